@@ -1,0 +1,52 @@
+/* Scalar arguments of the kernels: one struct, passed by value, read by host and device alike.
+ * 64-bit members come first, so that no compiler inserts padding.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef KDA_ARGS_H
+#define KDA_ARGS_H
+
+#if defined(__OPENCL_C_VERSION__) || defined(__OPENCL_VERSION__)
+typedef long kda_i64;
+typedef int kda_i32;
+#else
+#include <stdint.h>
+typedef int64_t kda_i64;
+typedef int32_t kda_i32;
+#endif
+
+/* A tensor in a buffer, in elements. */
+struct kda_layout {
+    kda_i64 offset, token_stride, head_stride;
+};
+
+/* Bits of kda_call_args.has: what is present, and of which kind. */
+#define KDA_HAS_BETA (1 << 0)
+#define KDA_HAS_A_LOG (1 << 1)
+#define KDA_HAS_DT_BIAS (1 << 2)
+#define KDA_HAS_CU_SEQLENS (1 << 3)
+#define KDA_HAS_CU_SEQLENS_I64 (1 << 4)
+#define KDA_HAS_STATE_INDEX (1 << 5)
+#define KDA_HAS_STATE_INDEX_I64 (1 << 6)
+#define KDA_HAS_INITIAL_STATE (1 << 7)
+#define KDA_HAS_FINAL_STATE (1 << 8)
+#define KDA_HAS_CHECKPOINTS (1 << 9)
+#define KDA_HAS_WIDE_STATES (1 << 10) /* every state row is aligned for the vector accesses */
+
+struct kda_call_args {
+    struct kda_layout q, k, v, g, beta, out, initial_state, final_state, checkpoints;
+    kda_i64 a_log, dt_bias, cu_seqlens, state_index; /* offsets in elements */
+    kda_i64 tokens, sequences, slots;
+    /* The workspace of the chunkwise schedule, in floats: see lib/workspace.c. */
+    kda_i64 table, factors, factor_stride, carry_in, carry_out;
+    kda_i64 states_in, states_out, products; /* clblast engine */
+    kda_i32 first_chunk, chunk_count; /* of this piece, counted over all sequences */
+    kda_i32 piece, step;              /* clblast engine: chunks of a full piece, the one at work */
+    kda_i32 step_limit;               /* longest sequence that goes token by token */
+    kda_i32 padded_v;                 /* columns of U and of the carried states */
+    kda_i32 heads, value_heads, value_dim, checkpoint_every;
+    kda_i32 has;
+    float scale, gate_bound;
+    kda_i32 unused; /* keeps the size a multiple of 8 */
+};
+
+#endif

@@ -1,0 +1,319 @@
+/* What every kernel shares: storage types and conversions, activations, and where a sequence lies.
+ * 16-bit types are storage only, so no device needs cl_khr_fp16; arithmetic is float.
+ *
+ * SPDX-License-Identifier: MIT */
+
+/* The numbers of the public enums in kda.h. */
+#define KDA_F32 1
+#define KDA_F16 2
+#define KDA_BF16 3
+#define KDA_GATE_LOG 0
+#define KDA_GATE_SOFTPLUS 1
+#define KDA_GATE_BOUNDED 2
+#define KDA_GATE_NONE 3
+#define KDA_BETA_GIVEN 0
+#define KDA_BETA_SIGMOID 1
+#define KDA_BETA_SIGMOID2 2
+#define KDA_RULE_DELTA 0
+#define KDA_STATE_KV 0
+#define KDA_HEADS_GROUPED 0
+
+/* Options of every program. The host gives all; the defaults let a file compile alone. */
+#ifndef KDA_K
+#define KDA_K 128 /* key_dim, 1..256 */
+#endif
+#ifndef KDA_DTYPE
+#define KDA_DTYPE KDA_BF16 /* q, k, v */
+#endif
+#ifndef KDA_G_DTYPE
+#define KDA_G_DTYPE KDA_DTYPE
+#endif
+#ifndef KDA_BETA_DTYPE
+#define KDA_BETA_DTYPE KDA_DTYPE
+#endif
+#ifndef KDA_OUT_DTYPE
+#define KDA_OUT_DTYPE KDA_DTYPE
+#endif
+#ifndef KDA_STATE_DTYPE
+#define KDA_STATE_DTYPE KDA_F32
+#endif
+#ifndef KDA_GATE
+#define KDA_GATE KDA_GATE_BOUNDED
+#endif
+#ifndef KDA_GATE_PER_HEAD
+#define KDA_GATE_PER_HEAD 0 /* 1: one gate a head instead of one a channel */
+#endif
+#ifndef KDA_BETA
+#define KDA_BETA KDA_BETA_SIGMOID
+#endif
+#ifndef KDA_RULE
+#define KDA_RULE KDA_RULE_DELTA
+#endif
+#ifndef KDA_NORM_QK
+#define KDA_NORM_QK 1
+#endif
+#ifndef KDA_STATE_LAYOUT
+#define KDA_STATE_LAYOUT KDA_STATE_KV
+#endif
+#ifndef KDA_HEAD_MAP
+#define KDA_HEAD_MAP KDA_HEADS_GROUPED
+#endif
+
+/* Arrays in registers need unrolled loops; a CPU keeps them in memory and wants compact code, which
+ * its compilers vectorise, and which takes a tenth of the time to build. */
+#ifndef KDA_COMPACT
+#define KDA_COMPACT 0
+#endif
+#define PRAGMA(x) _Pragma(#x)
+#if KDA_COMPACT
+#define UNROLL
+#define UNROLL_BY(n)
+#else
+#define UNROLL PRAGMA(unroll)
+#define UNROLL_BY(n) PRAGMA(unroll n)
+#endif
+
+/* Runs i over those of 0..count-1 that are below inside: as a loop's bound on a CPU, as guards in an
+ * unrolled loop elsewhere. */
+#if KDA_COMPACT
+#define FOR_INSIDE(i, count, inside) for (int i = 0; i < min((int)(count), (int)(inside)); i++)
+#else
+#define FOR_INSIDE(i, count, inside)                                                               \
+    PRAGMA(unroll)                                                                                 \
+    for (int i = 0; i < (count); i++)                                                              \
+        if (i < (inside))
+#endif
+
+/* ---- Storage ---- */
+
+inline float bf16_to_float(ushort h)
+{
+    return as_float((uint)h << 16);
+}
+
+/* To nearest even; a NaN stays one. */
+inline ushort float_to_bf16(float f)
+{
+    uint u = as_uint(f);
+    uint rounded = u + 0x7fffu + ((u >> 16) & 1u);
+    return (ushort)(((u & 0x7fffffffu) > 0x7f800000u ? (u | 0x400000u) : rounded) >> 16);
+}
+
+inline float load_f32(__global const float *p, long i)
+{
+    return p[i];
+}
+inline float load_f16(__global const ushort *p, long i)
+{
+    return vload_half(0, (__global const half *)(p + i));
+}
+inline float load_bf16(__global const ushort *p, long i)
+{
+    return bf16_to_float(p[i]);
+}
+inline void store_f32(__global float *p, long i, float x)
+{
+    p[i] = x;
+}
+inline void store_f16(__global ushort *p, long i, float x)
+{
+    vstore_half_rte(x, 0, (__global half *)(p + i));
+}
+inline void store_bf16(__global ushort *p, long i, float x)
+{
+    p[i] = float_to_bf16(x);
+}
+
+#if KDA_DTYPE == KDA_F32
+typedef float data_t;
+#define load_data load_f32
+#elif KDA_DTYPE == KDA_F16
+typedef ushort data_t;
+#define load_data load_f16
+#else
+typedef ushort data_t;
+#define load_data load_bf16
+#endif
+
+#if KDA_G_DTYPE == KDA_F32
+typedef float gate_t;
+#define load_gate load_f32
+#elif KDA_G_DTYPE == KDA_F16
+typedef ushort gate_t;
+#define load_gate load_f16
+#else
+typedef ushort gate_t;
+#define load_gate load_bf16
+#endif
+
+#if KDA_BETA_DTYPE == KDA_F32
+typedef float beta_t;
+#define load_beta load_f32
+#elif KDA_BETA_DTYPE == KDA_F16
+typedef ushort beta_t;
+#define load_beta load_f16
+#else
+typedef ushort beta_t;
+#define load_beta load_bf16
+#endif
+
+#if KDA_OUT_DTYPE == KDA_F32
+typedef float out_t;
+#define store_out store_f32
+#elif KDA_OUT_DTYPE == KDA_F16
+typedef ushort out_t;
+#define store_out store_f16
+#else
+typedef ushort out_t;
+#define store_out store_bf16
+#endif
+
+#if KDA_STATE_DTYPE == KDA_F32
+typedef float state_t;
+#define load_state load_f32
+#define store_state store_f32
+#elif KDA_STATE_DTYPE == KDA_F16
+typedef ushort state_t;
+#define load_state load_f16
+#define store_state store_f16
+#else
+typedef ushort state_t;
+#define load_state load_bf16
+#define store_state store_bf16
+#endif
+
+/* Four neighbouring state elements at once; p is aligned to all four. */
+inline float4 load_state4(__global const state_t *p)
+{
+#if KDA_STATE_DTYPE == KDA_F32
+    return *(__global const float4 *)p;
+#elif KDA_STATE_DTYPE == KDA_F16
+    return vload_half4(0, (__global const half *)p);
+#else
+    ushort4 x = *(__global const ushort4 *)p;
+    return (float4)(bf16_to_float(x.s0), bf16_to_float(x.s1), bf16_to_float(x.s2),
+                    bf16_to_float(x.s3));
+#endif
+}
+
+inline void store_state4(__global state_t *p, float4 x)
+{
+#if KDA_STATE_DTYPE == KDA_F32
+    *(__global float4 *)p = x;
+#elif KDA_STATE_DTYPE == KDA_F16
+    vstore_half4_rte(x, 0, (__global half *)p);
+#else
+    *(__global ushort4 *)p = (ushort4)(float_to_bf16(x.s0), float_to_bf16(x.s1),
+                                       float_to_bf16(x.s2), float_to_bf16(x.s3));
+#endif
+}
+
+/* Where row r (key channel), column c of a state lies. */
+#if KDA_STATE_LAYOUT == KDA_STATE_KV
+#define STATE_AT(r, c, value_dim) ((long)(r) * (value_dim) + (c))
+#else
+#define STATE_AT(r, c, value_dim) ((long)(c) * KDA_K + (r))
+#endif
+
+/* ---- Activations ---- */
+
+inline float sigmoid(float x)
+{
+    return 1.0f / (1.0f + exp(-x));
+}
+
+/* log(1 + exp(x)); above 20 the difference to x is below half an ulp. */
+inline float softplus(float x)
+{
+    return x > 20.0f ? x : log1p(exp(x));
+}
+
+/* The log decay, from the raw value g, its bias and exp(a_log). */
+inline float log_decay(float g, float bias, float a, float bound)
+{
+#if KDA_GATE == KDA_GATE_SOFTPLUS
+    return -a * softplus(g + bias);
+#elif KDA_GATE == KDA_GATE_BOUNDED
+    return bound * sigmoid(a * (g + bias));
+#else
+    return g;
+#endif
+}
+
+inline float activate_beta(float x)
+{
+#if KDA_BETA == KDA_BETA_SIGMOID
+    return sigmoid(x);
+#elif KDA_BETA == KDA_BETA_SIGMOID2
+    return 2.0f * sigmoid(x);
+#else
+    return x;
+#endif
+}
+
+/* ---- Sequences and heads ---- */
+
+/* The key head that value head h reads. */
+inline int key_head(int h, int heads, int value_heads)
+{
+#if KDA_HEAD_MAP == KDA_HEADS_GROUPED
+    return h / (value_heads / heads);
+#else
+    return h % heads;
+#endif
+}
+
+inline long load_index(__global const int *p, long i, int is_i64)
+{
+    return is_i64 ? ((__global const long *)p)[i] : (long)p[i];
+}
+
+/* First token of sequence n, or of the one behind the last. Clamped, so that no content of
+ * cu_seqlens leads outside the tensors. */
+inline long sequence_start(const struct kda_call_args *a, __global const int *cu_seqlens, long n)
+{
+    if (!(a->has & KDA_HAS_CU_SEQLENS))
+        return a->tokens / a->sequences * n;
+    int is_i64 = a->has & KDA_HAS_CU_SEQLENS_I64;
+    return clamp(load_index(cu_seqlens, a->cu_seqlens + n, is_i64), 0l, a->tokens);
+}
+
+/* The slot of sequence n's states, or -1 to skip it. */
+inline long sequence_slot(const struct kda_call_args *a, __global const int *state_index, long n)
+{
+    if (!(a->has & KDA_HAS_STATE_INDEX))
+        return n;
+    long slot = load_index(state_index, a->state_index + n, a->has & KDA_HAS_STATE_INDEX_I64);
+    return slot < a->slots ? slot : -1;
+}
+
+/* ---- What kda_prepare leaves for the other kernels ---- */
+
+#ifndef KDA_CHUNK
+#define KDA_CHUNK 64 /* C, tokens in a chunk: 16, 32 or 64 */
+#endif
+
+/* Key channels in the workspace: whole slabs of kda_prepare, zero where there are none. */
+#define PADDED_K ((KDA_K + 31) / 32 * 32)
+
+/* The factors of one chunk and head, row-major, at these offsets in floats. */
+#define FACTOR_W 0
+#define FACTOR_QD (FACTOR_W + KDA_CHUNK * PADDED_K)
+#define FACTOR_KE (FACTOR_QD + KDA_CHUNK * PADDED_K)
+#define FACTOR_A (FACTOR_KE + KDA_CHUNK * PADDED_K)
+#define FACTOR_D (FACTOR_A + KDA_CHUNK * KDA_CHUNK)
+#define FACTOR_U (FACTOR_D + PADDED_K) /* C x padded_v; last, since V is an argument */
+
+/* The sequence that a chunk belongs to: the last one that starts at or before it. */
+inline long sequence_of(__global const int *table, long sequences, int chunk)
+{
+    long low = 0, high = sequences; /* table[low] <= chunk < table[high] */
+    while (high - low > 1) {
+        long middle = (low + high) / 2;
+        if (table[middle] <= chunk)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}

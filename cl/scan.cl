@@ -1,0 +1,220 @@
+/* The chunkwise schedule, part two: the scan over chunks, and the outputs on the way. Names and
+ * formulas are those of chunk.cl:
+ *
+ *     E = U - W S      O = Qd S + A_qk E      S = D S + Ke^T E
+ *
+ * One work-group walks the chunks of one sequence, value head and tile of KDA_SCAN_V columns; its
+ * part of S stays in local memory, so no chunk's state ever goes through global memory. The
+ * factors are read from the workspace where each work-item needs them: neighbouring items read
+ * the same rows, which caches serve.
+ *
+ * The tile. An item owns KDA_SCAN_ROWS tokens by KDA_SCAN_VEC columns of E and O, and four key
+ * channels by as many columns of S:
+ *
+ *     item = row * COLS + cx      COLS = KDA_SCAN_V / KDA_SCAN_VEC      C / KDA_SCAN_ROWS rows
+ *
+ * For C = 64, K = 128 and tiles of 32 columns: S 16 KiB and E 8 KiB of local memory, 256 items of
+ * 2 x 4. A row's sums run over channels, then over tokens, in order: columns never mix, so the
+ * result does not depend on the tile, and token i reads no later token's error.
+ *
+ * Barriers, two a chunk: (1) S is complete before E is computed, and E of the chunk before has been
+ * used; (2) E is complete before it is multiplied; and (3) S is complete at the end. None stands in
+ * a branch: see step.cl.
+ *
+ * SPDX-License-Identifier: MIT */
+
+#ifndef KDA_SCAN_V
+#define KDA_SCAN_V 32 /* columns of V for each work-group */
+#endif
+#ifndef KDA_SCAN_VEC
+#define KDA_SCAN_VEC 4 /* columns of an item: 4, 8 or 16 */
+#endif
+#ifndef KDA_SCAN_ROWS
+#define KDA_SCAN_ROWS 2 /* tokens of an item: 1, 2 or 4 */
+#endif
+
+#define C KDA_CHUNK
+#define COLS (KDA_SCAN_V / KDA_SCAN_VEC)
+#define ITEM_ROWS (C / KDA_SCAN_ROWS)
+#define SCAN_WG (ITEM_ROWS * COLS)
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+typedef JOIN(float, KDA_SCAN_VEC) vec_t;
+
+inline float4 load4(__global const float *p)
+{
+    return *(__global const float4 *)p;
+}
+
+/* Whether a sequence's state after `done` tokens is a checkpoint, and its number. */
+inline int is_checkpoint(const struct kda_call_args *a, long done, long length)
+{
+    return (a->has & KDA_HAS_CHECKPOINTS) && done > 0 && done <= length &&
+           done % a->checkpoint_every == 0;
+}
+#define CHECKPOINT(done) (start / a.checkpoint_every + (done) / a.checkpoint_every - 1)
+
+/* Writes S, which all items see complete. */
+#define STORE_STATE(to)                                                                            \
+    do {                                                                                           \
+        const int width = min(KDA_SCAN_V, value_dim - col0);                                       \
+        for (int x = lid; x < KDA_K * width; x += SCAN_WG)                                         \
+            store_state(to, STATE_AT(x / width, col0 + x % width, value_dim),                      \
+                        cells[x / width * KDA_SCAN_V + x % width]);                                \
+    } while (0)
+
+__kernel __attribute__((reqd_work_group_size(SCAN_WG, 1, 1))) void
+kda_scan(const struct kda_call_args a, __global const int *cu_seqlens,
+         __global const int *state_index, __global const state_t *initial_state,
+         __global state_t *final_state, __global out_t *out, __global state_t *checkpoints,
+         __global float *workspace)
+{
+    __local vec_t state[PADDED_K][COLS], error[C][COLS];
+
+    const int lid = (int)get_local_id(0), cx = lid % COLS, ir = lid / COLS;
+    const int value_dim = a.value_dim, padded_v = a.padded_v;
+    const uint tiles = (uint)(value_dim + KDA_SCAN_V - 1) / KDA_SCAN_V;
+    const uint group = (uint)get_group_id(0), pair = group / tiles;
+    const int head = (int)(pair % (uint)a.value_heads);
+    const long n = pair / (uint)a.value_heads;
+    const int col0 = (int)(group % tiles) * KDA_SCAN_V;
+
+    /* This sequence's chunks within the piece. */
+    __global const int *table = (__global const int *)(workspace + a.table);
+    const int begin = table[n], end = table[n + 1];
+    const int first = max(begin, a.first_chunk);
+    const int last = max(first, min(end, a.first_chunk + a.chunk_count)); /* first: none */
+    const long start = sequence_start(&a, cu_seqlens, n);
+    const long length = sequence_start(&a, cu_seqlens, n + 1) - start;
+    const long slot = sequence_slot(&a, state_index, n);
+
+    out += a.out.offset + head * a.out.head_stride;
+    initial_state += a.initial_state.offset + slot * a.initial_state.token_stride +
+                     head * a.initial_state.head_stride;
+    final_state += a.final_state.offset + slot * a.final_state.token_stride +
+                   head * a.final_state.head_stride;
+    checkpoints += a.checkpoints.offset + head * a.checkpoints.head_stride;
+
+    __local float *const cells = (__local float *)state;
+    const long carried = (long)head * PADDED_K * padded_v + col0;
+    for (int x = lid; first < last && x < PADDED_K * KDA_SCAN_V; x += SCAN_WG) {
+        const int r = x / KDA_SCAN_V, c = x % KDA_SCAN_V;
+        float value = 0.0f;
+        if (r < KDA_K && col0 + c < value_dim) {
+            if (first > begin)
+                value = workspace[a.carry_in + carried + (long)r * padded_v + c];
+            else if (a.has & KDA_HAS_INITIAL_STATE)
+                value = load_state(initial_state, STATE_AT(r, col0 + c, value_dim));
+        }
+        cells[x] = value;
+    }
+
+    for (int chunk = first; chunk < last; chunk++) {
+        __global const float *factors =
+            workspace + a.factors +
+            ((long)(chunk - a.first_chunk) * a.value_heads + head) * a.factor_stride;
+        __global const float *w = factors + FACTOR_W + ir * KDA_SCAN_ROWS * PADDED_K;
+        __global const float *qd = factors + FACTOR_QD + ir * KDA_SCAN_ROWS * PADDED_K;
+        __global const float *a_qk = factors + FACTOR_A + ir * KDA_SCAN_ROWS * C;
+        const long chunk_row = (long)(chunk - begin) * C; /* counted in the sequence */
+        const int inside = col0 + cx * KDA_SCAN_VEC < padded_v; /* U has this item's columns */
+
+        vec_t e[KDA_SCAN_ROWS], o[KDA_SCAN_ROWS];
+PRAGMA(unroll)
+        for (int i = 0; i < KDA_SCAN_ROWS; i++) {
+            e[i] = 0.0f;
+            if (inside)
+                e[i] = *(__global const vec_t *)(factors + FACTOR_U +
+                                                 (ir * KDA_SCAN_ROWS + i) * padded_v + col0 +
+                                                 cx * KDA_SCAN_VEC);
+            o[i] = 0.0f;
+        }
+        barrier(CLK_LOCAL_MEM_FENCE); /* (1) */
+        if (is_checkpoint(&a, chunk_row, length))
+            STORE_STATE(checkpoints + CHECKPOINT(chunk_row) * a.checkpoints.token_stride);
+PRAGMA(unroll 2)
+        for (int r = 0; r < PADDED_K; r += 4) {
+            const vec_t s0 = state[r][cx], s1 = state[r + 1][cx], s2 = state[r + 2][cx],
+                        s3 = state[r + 3][cx];
+PRAGMA(unroll)
+            for (int i = 0; i < KDA_SCAN_ROWS; i++) {
+                const float4 y = load4(qd + i * PADDED_K + r);
+                o[i] += y.s0 * s0;
+                o[i] += y.s1 * s1;
+                o[i] += y.s2 * s2;
+                o[i] += y.s3 * s3;
+#if KDA_RULE == KDA_RULE_DELTA
+                const float4 x = load4(w + i * PADDED_K + r);
+                e[i] -= x.s0 * s0;
+                e[i] -= x.s1 * s1;
+                e[i] -= x.s2 * s2;
+                e[i] -= x.s3 * s3;
+#endif
+            }
+        }
+PRAGMA(unroll)
+        for (int i = 0; i < KDA_SCAN_ROWS; i++)
+            error[ir * KDA_SCAN_ROWS + i][cx] = e[i];
+        barrier(CLK_LOCAL_MEM_FENCE); /* (2) */
+
+        /* Four tokens at a time; the last four hold the row itself, and tokens behind it are left
+         * out rather than multiplied by zero. */
+        const int own = ir * KDA_SCAN_ROWS & ~3;
+        for (int j = 0; j < own; j += 4) {
+            const vec_t e0 = error[j][cx], e1 = error[j + 1][cx], e2 = error[j + 2][cx],
+                        e3 = error[j + 3][cx];
+PRAGMA(unroll)
+            for (int i = 0; i < KDA_SCAN_ROWS; i++) {
+                const float4 x = load4(a_qk + i * C + j);
+                o[i] += x.s0 * e0;
+                o[i] += x.s1 * e1;
+                o[i] += x.s2 * e2;
+                o[i] += x.s3 * e3;
+            }
+        }
+        FOR_INSIDE(i, KDA_SCAN_ROWS, length - chunk_row - ir * KDA_SCAN_ROWS)
+        {
+            const int row = ir * KDA_SCAN_ROWS + i;
+            for (int j = own; j <= row; j++)
+                o[i] += a_qk[i * C + j] * error[j][cx];
+            const float *value = (const float *)&o[i];
+            FOR_INSIDE(c, KDA_SCAN_VEC, value_dim - col0 - cx * KDA_SCAN_VEC)
+                store_out(out,
+                          (start + chunk_row + row) * a.out.token_stride + col0 +
+                              cx * KDA_SCAN_VEC + c,
+                          value[c]);
+        }
+
+        for (int r = ir * 4; r < PADDED_K; r += ITEM_ROWS * 4) {
+            const float4 d = load4(factors + FACTOR_D + r);
+            vec_t s0 = state[r][cx] * d.s0, s1 = state[r + 1][cx] * d.s1,
+                  s2 = state[r + 2][cx] * d.s2, s3 = state[r + 3][cx] * d.s3;
+PRAGMA(unroll 4)
+            for (int j = 0; j < C; j++) {
+                const vec_t ej = error[j][cx];
+                const float4 x = load4(factors + FACTOR_KE + j * PADDED_K + r);
+                s0 += x.s0 * ej;
+                s1 += x.s1 * ej;
+                s2 += x.s2 * ej;
+                s3 += x.s3 * ej;
+            }
+            state[r][cx] = s0;
+            state[r + 1][cx] = s1;
+            state[r + 2][cx] = s2;
+            state[r + 3][cx] = s3;
+        }
+    }
+
+    barrier(CLK_LOCAL_MEM_FENCE); /* (3) */
+    const long done = (long)(last - begin) * C; /* tokens behind us, if the last chunk was full */
+    if (first < last && is_checkpoint(&a, done, length))
+        STORE_STATE(checkpoints + CHECKPOINT(done) * a.checkpoints.token_stride);
+    if (first < last && last == end && (a.has & KDA_HAS_FINAL_STATE))
+        STORE_STATE(final_state);
+    if (first < last && last < end)
+        for (int x = lid; x < PADDED_K * KDA_SCAN_V; x += SCAN_WG)
+            if (col0 + x % KDA_SCAN_V < padded_v)
+                workspace[a.carry_out + carried + (long)(x / KDA_SCAN_V) * padded_v +
+                          x % KDA_SCAN_V] = cells[x];
+}

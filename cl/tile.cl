@@ -1,0 +1,34 @@
+/* Tile algebra behind vendor-free names: the only file that knows vendors' instructions. One body
+ * for each kind of device, chosen by KDA_PATH; each is tested by its known answer before use.
+ *
+ * SPDX-License-Identifier: MIT */
+
+#define KDA_PATH_LOCAL 0      /* nothing but local memory */
+#define KDA_PATH_SUB_GROUPS 1 /* cl_khr_subgroup_shuffle or cl_intel_subgroups */
+#define KDA_PATH_PTX 2        /* inline assembly of NVIDIA's compiler */
+
+#ifndef KDA_PATH
+#define KDA_PATH KDA_PATH_LOCAL
+#endif
+#ifndef KDA_LANES
+#define KDA_LANES 1 /* work-items that exchange registers: width of a sub-group or warp */
+#endif
+
+/* The value of x in the lane whose number differs by the bits of mask. */
+#if KDA_PATH == KDA_PATH_PTX
+inline float lane_xor(float x, uint mask)
+{
+    float y;
+    __asm__ volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=f"(y) : "f"(x), "r"(mask));
+    return y;
+}
+#elif KDA_PATH == KDA_PATH_SUB_GROUPS
+#pragma OPENCL EXTENSION cl_khr_subgroups : enable
+#ifdef cl_khr_subgroup_shuffle
+#pragma OPENCL EXTENSION cl_khr_subgroup_shuffle : enable
+#define lane_xor(x, mask) sub_group_shuffle_xor(x, mask)
+#else
+#pragma OPENCL EXTENSION cl_intel_subgroups : enable
+#define lane_xor(x, mask) intel_sub_group_shuffle_xor(x, mask)
+#endif
+#endif

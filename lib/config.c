@@ -1,0 +1,224 @@
+/* What we choose for a device: problem and facts -> the shape of the kernel. Every number that both
+ * the host and the kernel need is in struct kda_config; nothing is derived twice.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "internal.h"
+
+static int32_t ceil_div(int32_t a, int32_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static int32_t power_of_two_up(int32_t n)
+{
+    int32_t p = 1;
+    while (p < n)
+        p *= 2;
+    return p;
+}
+
+/* A CPU runs a work-group's items one after the other: one row group (no reduction at all) and 128
+ * columns a work-group, since each work-group repeats the gates. 16 items of 8 columns were the
+ * fastest split of 128 on PoCL 3.1 (EPYC with AVX-512, two cores, 2026-11-29): T 1024, H 8, K = V =
+ * 128 in 100 ms, against 125 ms for 8 x 16 and 130 ms for 1 x 128. */
+static void choose_cpu(const kda_problem *p, struct kda_config *c)
+{
+    c->path = KDA_PATH_LOCAL;
+    c->lanes = 1;
+    c->groups = 1;
+    c->vec = p->value_dim >= 8 ? 8 : p->value_dim >= 4 ? 4 : 1;
+    c->cols = power_of_two_up(ceil_div(p->value_dim, c->vec));
+    if (c->cols > 16)
+        c->cols = 16;
+}
+
+/* A GPU: 4 columns by 16 rows of state in registers and 64 columns a work-group, which reads 256
+ * contiguous bytes of each state row. 32 rows, so half the reductions, where the register file is
+ * known to hold them. With few sequences and heads, narrower tiles give more work-groups.
+ *
+ * Decode on an H200 (driver 580.159, 2026-11-29; bf16, f32 state, H 32, K = V = 128), us:
+ *     rows x columns a work-group    64 sequences    256 sequences    1 sequence
+ *     32 x 64                        80              274              10.2
+ *     16 x 64                        86              300              9.6
+ *     16 x 32                        87              305              8.9
+ *      8 x 64                        108             401              9.8 */
+static void choose_gpu(const struct kda_device *d, const kda_problem *p, struct kda_config *c)
+{
+    c->path = d->path;
+    c->lanes = d->lanes;
+    c->vec = p->value_dim >= 4 ? 4 : 1;
+    c->cols = power_of_two_up(ceil_div(p->value_dim, c->vec));
+    if (c->cols > 16)
+        c->cols = 16;
+    bool few = kda_config_step_groups(p, c, p->max_sequences) < 2 * (int64_t)d->compute_units;
+    if (few && c->cols > 8)
+        c->cols = 8;
+    int32_t rows = c->path == KDA_PATH_PTX && !few ? 32 : 16;
+    c->groups = power_of_two_up(ceil_div(p->key_dim, rows));
+}
+
+/* Bytes of local memory that cl/step.cl declares. */
+static cl_ulong local_bytes(const struct kda_config *c)
+{
+    cl_ulong rows = 3 * 2 * (cl_ulong)(c->rows * c->groups);
+    cl_ulong parts = 2 * (cl_ulong)c->groups * (2 * (cl_ulong)(c->cols * c->vec) + 3);
+    return (rows + parts) * sizeof(float);
+}
+
+bool kda_config_shrink(const kda_problem *p, struct kda_config *c)
+{
+    if (c->cols > 1)
+        c->cols /= 2;
+    else if (c->groups > 1)
+        c->groups /= 2;
+    else
+        return false;
+    c->rows = ceil_div(p->key_dim, c->groups);
+    return true;
+}
+
+static kda_status no_work_group(const kda_context *ctx)
+{
+    kda_log(ctx, KDA_LOG_ERROR,
+            "the device's limits (%zu work-items, %llu bytes of local memory) allow no work-group "
+            "for this problem",
+            ctx->device->max_work_group, (unsigned long long)ctx->device->local_bytes);
+    return KDA_UNSUPPORTED;
+}
+
+static kda_status choose_step(const kda_context *ctx, const kda_problem *p, struct kda_config *c)
+{
+    const struct kda_device *d = ctx->device;
+    c->compact = d->is_cpu;
+    if (d->is_cpu)
+        choose_cpu(p, c);
+    else
+        choose_gpu(d, p, c);
+    c->rows = ceil_div(p->key_dim, c->groups);
+    while (kda_config_step_items(c) > d->max_work_group || local_bytes(c) > d->local_bytes)
+        if (!kda_config_shrink(p, c))
+            return no_work_group(ctx);
+    if (kda_config_step_groups(p, c, p->max_sequences) > INT32_MAX) {
+        kda_log(ctx, KDA_LOG_ERROR,
+                "kda_problem.max_sequences * value_heads * tiles of value_dim passes 2^31-1 "
+                "work-groups");
+        return KDA_UNSUPPORTED;
+    }
+    return KDA_OK;
+}
+
+/* Bytes of local memory that cl/scan.cl declares. */
+static cl_ulong scan_bytes(const struct kda_config *c)
+{
+    return (cl_ulong)(c->padded_k + c->chunk) * (cl_ulong)c->scan_v * sizeof(float);
+}
+
+/* The largest chunk that divides the distance of checkpoints. */
+static int32_t choose_chunk(const kda_problem *p, int32_t preferred)
+{
+    if (p->chunk)
+        return p->chunk;
+    int32_t chunk = preferred;
+    while (chunk > 16 && p->checkpoint_every % chunk)
+        chunk /= 2;
+    return chunk;
+}
+
+static kda_status choose_chunkwise(const kda_context *ctx, const kda_problem *p,
+                                   struct kda_config *c)
+{
+    const struct kda_device *d = ctx->device;
+    c->engine = p->engine == KDA_ENGINE_CLBLAST ? KDA_ENGINE_CLBLAST : KDA_ENGINE_FUSED;
+    c->gemm_wg = 64;
+    c->chunk = choose_chunk(p, d->is_cpu ? 32 : 64);
+    c->step_limit = p->schedule == KDA_SCHEDULE_CHUNKWISE ? 0 : 63;
+    c->prepare_wg = d->is_cpu ? 64 : 256;
+    while ((size_t)c->prepare_wg > d->max_work_group)
+        c->prepare_wg /= 2;
+    c->padded_k = ceil_div(p->key_dim, 32) * 32;
+    c->scan_vec = d->is_cpu ? 8 : 4;
+    c->scan_rows = d->is_cpu ? 4 : 2;
+    c->scan_v = d->is_cpu ? 64 : 32;
+    c->padded_v = ceil_div(p->value_dim, c->scan_vec) * c->scan_vec;
+    while (c->scan_v > c->scan_vec && c->scan_v / 2 >= c->padded_v)
+        c->scan_v /= 2;
+    while (scan_bytes(c) > d->local_bytes || kda_config_scan_items(c) > d->max_work_group) {
+        if (c->scan_v > c->scan_vec) {
+            c->scan_v /= 2;
+        } else if (c->scan_rows < 4) {
+            c->scan_rows *= 2;
+        } else {
+            return no_work_group(ctx);
+        }
+    }
+    return kda_workspace_choose(ctx, p, c);
+}
+
+/* Whether a device with a limit on loops gets through the longest sequence. A token of kda_step
+ * turns two loops over rows and some short ones (331 turns at 128 rows were seen), a chunk of
+ * kda_scan the loops over channels and tokens. */
+static kda_status check_loops(const kda_context *ctx, const kda_problem *p,
+                              const struct kda_config *c)
+{
+    int64_t limit = ctx->device->max_loop_turns;
+    if (!limit)
+        return KDA_OK;
+    int64_t steps = p->max_tokens < c->step_limit ? p->max_tokens : c->step_limit;
+    int64_t turns = steps * (3 * c->rows + 32);
+    if (c->chunk) {
+        int64_t scan =
+            (p->max_tokens / c->chunk + 1) * (c->padded_k / 2 + 2 * c->chunk + c->padded_k / 4);
+        turns = turns > scan ? turns : scan;
+    }
+    if (turns <= limit)
+        return KDA_OK;
+    kda_log(ctx, KDA_LOG_ERROR,
+            "kda_problem.max_tokens = %lld: this driver ends loops after %lld iterations, this "
+            "schedule may need %lld",
+            (long long)p->max_tokens, (long long)limit, (long long)turns);
+    return KDA_UNSUPPORTED;
+}
+
+static kda_status choose_schedule(const kda_context *ctx, const kda_problem *p,
+                                  struct kda_config *c)
+{
+    c->step_limit = INT32_MAX;
+    bool checkpoints_fit = p->checkpoint_every % 16 == 0;
+    if (p->schedule == KDA_SCHEDULE_RECURRENT)
+        return KDA_OK;
+    if (p->engine == KDA_ENGINE_MMA) {
+        kda_log(ctx, KDA_LOG_ERROR, "kda_problem.engine: this engine is not built yet");
+        return KDA_UNSUPPORTED;
+    }
+    if (p->schedule == KDA_SCHEDULE_AUTO && (p->max_tokens < 64 || !checkpoints_fit))
+        return KDA_OK;
+    return choose_chunkwise(ctx, p, c);
+}
+
+kda_status kda_config_choose(const kda_context *ctx, const kda_problem *p, struct kda_config *c)
+{
+    kda_status st = choose_step(ctx, p, c);
+    if (!st)
+        st = choose_schedule(ctx, p, c);
+    return st ? st : check_loops(ctx, p, c);
+}
+
+int64_t kda_config_step_groups(const kda_problem *p, const struct kda_config *c, int64_t sequences)
+{
+    return sequences * p->value_heads * ceil_div(p->value_dim, c->cols * c->vec);
+}
+
+size_t kda_config_step_items(const struct kda_config *c)
+{
+    return (size_t)(c->cols * c->groups);
+}
+
+int64_t kda_config_scan_groups(const kda_problem *p, const struct kda_config *c, int64_t sequences)
+{
+    return sequences * p->value_heads * ceil_div(p->value_dim, c->scan_v);
+}
+
+size_t kda_config_scan_items(const struct kda_config *c)
+{
+    return (size_t)(c->chunk / c->scan_rows * (c->scan_v / c->scan_vec));
+}

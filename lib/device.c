@@ -1,0 +1,219 @@
+/* What is true of an OpenCL device: queried from the driver, probed by building and running a
+ * kernel, corrected by the quirk table. Elsewhere code asks for facts, never for names.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+#ifdef __GNUC__
+__attribute__((format(printf, 4, 5)))
+#endif
+static void add_fact(struct kda_device *d, const char *source, const char *name,
+                     const char *format, ...)
+{
+    if (d->fact_count == KDA_COUNT_OF(d->fact))
+        return;
+    va_list list;
+    va_start(list, format);
+    snprintf(d->fact[d->fact_count].name, sizeof d->fact[0].name, "%s", name);
+    vsnprintf(d->fact[d->fact_count].value, sizeof d->fact[0].value, format, list);
+    va_end(list);
+    d->fact[d->fact_count++].source = source;
+}
+
+/* A string of the device; "" if the driver refuses. */
+static char *query_string(const struct kda_device *d, cl_device_info what)
+{
+    size_t size = 0;
+    clGetDeviceInfo(d->id, what, 0, NULL, &size);
+    char *text = calloc(size + 1, 1);
+    if (text && size)
+        clGetDeviceInfo(d->id, what, size, text, NULL);
+    return text;
+}
+
+static void query_strings(struct kda_device *d)
+{
+    static const struct {
+        cl_device_info what;
+        const char *name;
+    } strings[] = {
+        {CL_DEVICE_NAME, "name"},          {CL_DEVICE_VENDOR, "vendor"},
+        {CL_DEVICE_VERSION, "version"},    {CL_DEVICE_OPENCL_C_VERSION, "opencl_c_version"},
+        {CL_DRIVER_VERSION, "driver"},
+    };
+    for (size_t i = 0; i < KDA_COUNT_OF(strings); i++) {
+        char *text = query_string(d, strings[i].what);
+        add_fact(d, "queried", strings[i].name, "%s", text ? text : "");
+        free(text);
+    }
+}
+
+static kda_status query_limits(const kda_context *ctx, struct kda_device *d)
+{
+    cl_device_type type = 0;
+    cl_bool compiler = CL_FALSE;
+    cl_ulong global = 0;
+    kda_status st =
+        kda_cl_check(ctx, clGetDeviceInfo(d->id, CL_DEVICE_TYPE, sizeof type, &type, NULL),
+                     "clGetDeviceInfo(CL_DEVICE_TYPE)");
+    if (st)
+        return st;
+#define QUERY(what, where) clGetDeviceInfo(d->id, what, sizeof(where), &(where), NULL)
+    QUERY(CL_DEVICE_MAX_COMPUTE_UNITS, d->compute_units);
+    QUERY(CL_DEVICE_MAX_WORK_GROUP_SIZE, d->max_work_group);
+    QUERY(CL_DEVICE_LOCAL_MEM_SIZE, d->local_bytes);
+    QUERY(CL_DEVICE_MAX_MEM_ALLOC_SIZE, d->max_alloc_bytes);
+    QUERY(CL_DEVICE_GLOBAL_MEM_SIZE, global);
+    QUERY(CL_DEVICE_COMPILER_AVAILABLE, compiler);
+#undef QUERY
+    d->is_cpu = type & CL_DEVICE_TYPE_CPU;
+    add_fact(d, "queried", "type", "%s",
+             type & CL_DEVICE_TYPE_GPU   ? "gpu"
+             : type & CL_DEVICE_TYPE_CPU ? "cpu"
+                                         : "accelerator");
+    add_fact(d, "queried", "compute_units", "%u", d->compute_units);
+    add_fact(d, "queried", "max_work_group_size", "%zu", d->max_work_group);
+    add_fact(d, "queried", "local_memory_bytes", "%llu", (unsigned long long)d->local_bytes);
+    add_fact(d, "queried", "max_alloc_bytes", "%llu", (unsigned long long)d->max_alloc_bytes);
+    add_fact(d, "queried", "global_memory_bytes", "%llu", (unsigned long long)global);
+    add_fact(d, "queried", "compiler", "%s", compiler ? "yes" : "no");
+    if (!compiler || !d->max_work_group) {
+        kda_log(ctx, KDA_LOG_ERROR, "the OpenCL device has no compiler or no work-groups");
+        return KDA_NO_DEVICE;
+    }
+    return KDA_OK;
+}
+
+/* Known answer of lane_xor: lane i of a full work-group must receive what lane i ^ mask sent, for
+ * every mask a reduction uses. The kernel also tells how many lanes its sub-group has. */
+static const char probe_source[] =
+    "__kernel __attribute__((reqd_work_group_size(128, 1, 1)))\n"
+    "void probe(__global float *out, __global int *lanes)\n"
+    "{\n"
+    "    const int lid = (int)get_local_id(0);\n"
+    "#if KDA_PATH == KDA_PATH_SUB_GROUPS\n"
+    "    if (lid == 0)\n"
+    "        *lanes = (int)get_sub_group_size();\n"
+    "#else\n"
+    "    if (lid == 0)\n"
+    "        *lanes = 32;\n"
+    "#endif\n"
+    "    for (int i = 0; i < 3; i++)\n"
+    "        out[i * 128 + lid] = lane_xor((float)lid, 1u << i);\n"
+    "}\n";
+
+enum { PROBE_ITEMS = 128, PROBE_MASKS = 3 };
+
+/* Runs the probe and returns the number of lanes, or 0 if an answer was wrong. */
+static int32_t run_probe(const struct kda_device *d, cl_kernel kernel)
+{
+    float answer[PROBE_MASKS * PROBE_ITEMS];
+    cl_int lanes = 0, err;
+    size_t items = PROBE_ITEMS;
+    cl_mem out = clCreateBuffer(d->context, CL_MEM_WRITE_ONLY, sizeof answer, NULL, &err);
+    cl_mem width = err ? NULL : clCreateBuffer(d->context, CL_MEM_WRITE_ONLY, 4, NULL, &err);
+    bool ran =
+        !err && !clSetKernelArg(kernel, 0, sizeof out, &out) &&
+        !clSetKernelArg(kernel, 1, sizeof width, &width) &&
+        !clEnqueueNDRangeKernel(d->queue, kernel, 1, NULL, &items, &items, 0, NULL, NULL) &&
+        !clEnqueueReadBuffer(d->queue, out, CL_TRUE, 0, sizeof answer, answer, 0, NULL, NULL) &&
+        !clEnqueueReadBuffer(d->queue, width, CL_TRUE, 0, 4, &lanes, 0, NULL, NULL);
+    if (out)
+        clReleaseMemObject(out);
+    if (width)
+        clReleaseMemObject(width);
+    bool right = ran && lanes >= 8 && lanes <= PROBE_ITEMS && (lanes & (lanes - 1)) == 0;
+    for (int i = 0; right && i < PROBE_MASKS * PROBE_ITEMS; i++)
+        right = answer[i] == (float)((i % PROBE_ITEMS) ^ (1 << i / PROBE_ITEMS));
+    return right ? lanes : 0;
+}
+
+/* CL_KERNEL_MAX_SUB_GROUP_SIZE_FOR_NDRANGE_KHR */
+#define SUB_GROUP_SIZE_FOR_RANGE 0x2033
+
+size_t kda_device_sub_group_size(const struct kda_device *d, cl_kernel kernel, size_t work_items)
+{
+    size_t size = 0;
+    if (d->sub_group_info)
+        d->sub_group_info(kernel, d->id, SUB_GROUP_SIZE_FOR_RANGE, sizeof work_items, &work_items,
+                          sizeof size, &size, NULL);
+    return size;
+}
+
+/* Tries one path; takes it if it builds and answers right. */
+static void probe_path(kda_context *ctx, enum kda_path path, const char *name)
+{
+    struct kda_device *d = ctx->device;
+    char options[96];
+    snprintf(options, sizeof options, "-cl-std=CL1.2 -DKDA_PATH=%d", (int)path);
+    cl_kernel kernel;
+    if (kda_program_probe(ctx, probe_source, options, "probe", &kernel)) {
+        add_fact(d, "probed", name, "no: it does not build");
+        return;
+    }
+    int32_t lanes = d->max_work_group >= PROBE_ITEMS ? run_probe(d, kernel) : 0;
+    clReleaseKernel(kernel);
+    if (!lanes) {
+        kda_log(ctx, KDA_LOG_WARN, "%s builds but gives a wrong answer: not used", name);
+        add_fact(d, "probed", name, "no: wrong answer");
+        return;
+    }
+    add_fact(d, "probed", name, "yes, %d lanes", (int)lanes);
+    d->path = path;
+    d->lanes = lanes;
+}
+
+/* Inline assembly can take a compiler down instead of failing to build, so the PTX path is tried
+ * only where the driver shows an NVIDIA extension. */
+static void probe_paths(kda_context *ctx)
+{
+    struct kda_device *d = ctx->device;
+    char *extensions = query_string(d, CL_DEVICE_EXTENSIONS);
+    cl_platform_id platform = NULL;
+    clGetDeviceInfo(d->id, CL_DEVICE_PLATFORM, sizeof platform, &platform, NULL);
+    /* ISO C has no cast from an object pointer to a function pointer. */
+    void *address =
+        clGetExtensionFunctionAddressForPlatform(platform, "clGetKernelSubGroupInfoKHR");
+    memcpy(&d->sub_group_info, &address, sizeof address);
+    d->path = KDA_PATH_LOCAL;
+    d->lanes = 1;
+    if (extensions && !d->is_cpu) {
+        if (strstr(extensions, "cl_nv_"))
+            probe_path(ctx, KDA_PATH_PTX, "ptx_shuffle");
+        else if (d->sub_group_info && (strstr(extensions, "cl_khr_subgroup_shuffle") ||
+                                       strstr(extensions, "cl_intel_subgroups")))
+            probe_path(ctx, KDA_PATH_SUB_GROUPS, "sub_group_shuffle");
+    }
+    free(extensions);
+}
+
+/* What drivers get wrong, as corrected facts: which device, the symptom, what we do. */
+static void apply_quirks(kda_context *ctx, struct kda_device *d)
+{
+    /* Mesa's llvmpipe (22.3.6 on Debian 12, 2026-11-29) leaves every loop of a work-item once all
+     * its loops together have turned 65535 times (gallivm's LP_MAX_TGSI_LOOP_ITERATIONS), without a
+     * word. Plans that could turn more often are refused. */
+    if (strstr(d->fact[0].value, "llvmpipe")) {
+        d->max_loop_turns = 65535;
+        add_fact(d, "quirk", "max_loop_turns", "%d: longer loops end early without an error",
+                 (int)d->max_loop_turns);
+        kda_log(ctx, KDA_LOG_INFO, "quirk of llvmpipe: at most %d loop iterations in a work-item",
+                (int)d->max_loop_turns);
+    }
+}
+
+kda_status kda_device_probe(kda_context *ctx)
+{
+    struct kda_device *d = ctx->device;
+    query_strings(d);
+    kda_status st = query_limits(ctx, d);
+    if (st)
+        return st;
+    apply_quirks(ctx, d);
+    probe_paths(ctx);
+    return KDA_OK;
+}

@@ -1,0 +1,355 @@
+/* The only private header: objects, the backend table, the checked form of a call, and the log
+ * and check macros. Its idea: the front door (api.c, problem.c, run.c) turns what the caller wrote
+ * into a resolved problem and a checked run; backends read only those and trust them.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef KDA_INTERNAL_H
+#define KDA_INTERNAL_H
+
+#include <stdbool.h>
+#include <stdarg.h>
+
+#include "kda.h"
+
+#define KDA_COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
+
+struct kda_run;
+
+/* A backend. The front door has validated everything before any of these is called. */
+struct kda_backend_ops {
+    kda_status (*plan_create)(kda_plan *plan);
+    void (*plan_destroy)(kda_plan *plan); /* accepts half-built plans */
+    kda_status (*execute)(kda_plan *plan, const struct kda_run *run);
+    /* NULL: the backend has no queues */
+    kda_status (*enqueue)(kda_plan *plan, cl_command_queue queue, const struct kda_run *run,
+                          cl_uint num_wait, const cl_event *wait, cl_event *event);
+    size_t (*describe)(const kda_plan *plan, char *text, size_t n);
+    size_t (*facts)(const kda_context *ctx, kda_fact *facts, size_t max);
+    void (*context_destroy)(kda_context *ctx); /* accepts half-opened contexts */
+};
+
+struct kda_context {
+    const struct kda_backend_ops *ops;
+    kda_backend backend;
+    kda_log_fn log;
+    void *log_data;
+    kda_log_level log_level;
+    struct kda_pool *pool;     /* CPU backend */
+    struct kda_device *device; /* OpenCL backend */
+};
+
+struct kda_plan {
+    kda_context *ctx;
+    kda_problem problem; /* every default filled in */
+    size_t workspace;    /* bytes */
+    void *backend;       /* the backend's own part */
+};
+
+/* ---- Log and check ---------------------------------------------------------------------- */
+
+#ifdef __GNUC__
+__attribute__((format(printf, 3, 4)))
+#endif
+void kda_log(const kda_context *ctx, kda_log_level level, const char *format, ...);
+
+/* One line for each documented rule: the log gets the rule's own words. */
+#define KDA_REQUIRE(ctx, rule, ...)                                                                \
+    do {                                                                                           \
+        if (!(rule)) {                                                                             \
+            kda_log(ctx, KDA_LOG_ERROR, __VA_ARGS__);                                              \
+            return KDA_INVALID;                                                                    \
+        }                                                                                          \
+    } while (0)
+
+/* ---- status.c --------------------------------------------------------------------------- */
+
+/* Logs a failed OpenCL call with its code's name and returns the status it means; KDA_OK and
+ * silence for CL_SUCCESS. */
+kda_status kda_cl_check(const kda_context *ctx, cl_int code, const char *call);
+const char *kda_cl_error_name(cl_int code);
+
+/* Logs that host memory ran out; returns KDA_MEMORY. */
+kda_status kda_no_memory(const kda_context *ctx, const char *what, size_t bytes);
+
+/* ---- The checked call ------------------------------------------------------------------- */
+
+/* The tensors of a call in the order in which kernels take them. */
+enum kda_tensor_id {
+    KDA_TENSOR_Q,
+    KDA_TENSOR_K,
+    KDA_TENSOR_V,
+    KDA_TENSOR_G,
+    KDA_TENSOR_BETA,
+    KDA_TENSOR_A_LOG,
+    KDA_TENSOR_DT_BIAS,
+    KDA_TENSOR_CU_SEQLENS,
+    KDA_TENSOR_STATE_INDEX,
+    KDA_TENSOR_INITIAL_STATE,
+    KDA_TENSOR_FINAL_STATE,
+    KDA_TENSOR_OUT,
+    KDA_TENSOR_CHECKPOINTS,
+    KDA_TENSORS
+};
+
+/* One tensor: rows x heads x inner elements, the strides filled in. */
+struct kda_tensor {
+    const char *name;
+    bool output;
+    bool list; /* one number after the other; a caller's strides don't count */
+    size_t element; /* bytes of one */
+    int64_t rows, heads, inner;
+    cl_mem mem; /* both NULL: absent */
+    char *host; /* read only unless output */
+    size_t offset;
+    int64_t token_stride, head_stride;
+};
+
+static inline bool kda_present(const struct kda_tensor *t)
+{
+    return t->mem || t->host;
+}
+
+/* Address of the first element of a row of a host tensor. */
+static inline char *kda_row(const struct kda_tensor *t, int64_t row, int64_t head)
+{
+    return t->host + t->offset +
+           (size_t)(row * t->token_stride + head * t->head_stride) * t->element;
+}
+
+/* Bytes from a tensor's first element to the end of its last. */
+size_t kda_tensor_span(const struct kda_tensor *t);
+
+/* Whether a tensor's rows follow each other without gaps. */
+bool kda_tensor_packed(const struct kda_tensor *t);
+
+struct kda_run {
+    int64_t tokens, sequences, slots;
+    bool cu_seqlens_i64, state_index_i64;
+    struct kda_tensor tensor[KDA_TENSORS];
+    struct {
+        cl_mem mem;
+        size_t offset, size;
+    } workspace;
+};
+
+/* problem.c: copies a caller's problem, fills in every default, checks every rule. */
+kda_status kda_problem_resolve(const kda_context *ctx, const kda_problem *in, kda_problem *out);
+/* A caller's parameter struct of any age copied into one of this library's size. */
+kda_status kda_struct_copy(const kda_context *ctx, const char *name, void *out, size_t out_size,
+                           const void *in, size_t in_size);
+
+/* run.c: the same for the arguments of a call. host: kda_execute, else kda_enqueue. */
+kda_status kda_run_resolve(const kda_plan *plan, const kda_args *args, bool host,
+                           struct kda_run *run);
+
+/* The part of a call that belongs to sequence n, read from host tensors. */
+struct kda_sequence {
+    int64_t begin, length;
+    int64_t slot; /* of its states; negative: skip it */
+};
+struct kda_sequence kda_run_sequence(const struct kda_run *run, int64_t n);
+
+static inline size_t kda_dtype_size(kda_dtype t)
+{
+    return t == KDA_F32 ? 4 : 2;
+}
+
+static inline int32_t kda_key_head(const kda_problem *p, int32_t value_head)
+{
+    return p->head_map == KDA_HEADS_MODULO ? value_head % p->heads
+                                           : value_head / (p->value_heads / p->heads);
+}
+
+/* Names for logs and descriptions. */
+const char *kda_dtype_name(kda_dtype t);
+const char *kda_gate_name(kda_gate g);
+
+/* ---- cpu.c, cpu_chunk.c, cpu_pool.c ----------------------------------------------------- */
+
+kda_status kda_cpu_open(kda_context *ctx, const kda_context_params *params);
+
+/* What token t brings to a value head, activated: a row of q or k, exp(log decay) for each key
+ * channel, beta. */
+void kda_cpu_load_key(const kda_problem *p, const struct kda_run *run, enum kda_tensor_id id,
+                      int64_t t, int32_t head, float *x);
+void kda_cpu_load_decay(const kda_problem *p, const struct kda_run *run, int64_t t, int32_t head,
+                        float *decay);
+float kda_cpu_load_beta(const kda_problem *p, const struct kda_run *run, int64_t t, int32_t head);
+
+/* The factors of one chunk and head as kda_prepare leaves them (FACTOR_* in cl/common.cl). */
+struct kda_factors {
+    int32_t chunk, padded_k, padded_v;
+    float *w, *qd, *ke, *a_qk, *d, *u;
+};
+struct kda_factors kda_factors_at(float *memory, int32_t chunk, int32_t padded_k, int32_t padded_v);
+
+/* The stages. Chunks of p->chunk tokens, the last one of a sequence may have fewer rows; rows and
+ * columns beyond are not written. scratch: kda_cpu_chunk_floats(p). */
+void kda_cpu_prepare(const kda_problem *p, const struct kda_run *run, int64_t start, int32_t rows,
+                     int32_t head, const struct kda_factors *f, float *scratch);
+/* Uses up U, which becomes E. state: [K][V], out: [rows][V]. */
+void kda_cpu_scan(const kda_problem *p, int32_t rows, const struct kda_factors *f, float *state,
+                  float *out);
+
+/* A whole chunk of one value head: state is taken on, out stored. */
+size_t kda_cpu_chunk_floats(const kda_problem *p);
+void kda_cpu_chunk(const kda_problem *p, const struct kda_run *run, int64_t start, int32_t rows,
+                   int32_t head, float *state, float *scratch);
+
+/* Threads that work through numbered items. Several callers may share a pool; each works on its
+ * own items too, so a pool without threads still makes progress. */
+struct kda_pool *kda_pool_create(int32_t threads); /* 0 = one a core; NULL: out of memory */
+void kda_pool_destroy(struct kda_pool *pool);
+int32_t kda_pool_threads(const struct kda_pool *pool); /* the caller's included */
+/* Calls fn(arg, item, lane) for every item below count, each once, and returns when all are done.
+ * lane < kda_pool_threads() is never in use twice at once within one call. */
+void kda_pool_run(struct kda_pool *pool, int64_t count, void (*fn)(void *, int64_t, int32_t),
+                  void *arg);
+
+/* ---- OpenCL: device.c ------------------------------------------------------------------- */
+
+/* Ways a kernel can combine values of neighbouring work-items: the bodies of cl/tile.cl. */
+enum kda_path { KDA_PATH_LOCAL, KDA_PATH_SUB_GROUPS, KDA_PATH_PTX };
+
+/* What is true of a device, and its retained OpenCL objects. */
+struct kda_device {
+    cl_context context;
+    cl_device_id id;
+    cl_command_queue queue; /* for kda_execute */
+    bool is_cpu;            /* runs work-items as loops: wide vectors, few work-items */
+    cl_uint compute_units;
+    size_t max_work_group;
+    cl_ulong local_bytes, max_alloc_bytes;
+    int64_t max_loop_turns; /* of all loops of a work-item together; 0 = no limit */
+    enum kda_path path; /* best one that gave its known answer */
+    int32_t lanes;      /* work-items that exchange registers on it; 1 on KDA_PATH_LOCAL */
+    /* clGetKernelSubGroupInfoKHR; NULL where the platform has none */
+    cl_int(CL_API_CALL *sub_group_info)(cl_kernel, cl_device_id, cl_uint, size_t, const void *,
+                                        size_t, void *, size_t *);
+    struct kda_programs *programs;
+    size_t fact_count;
+    struct {
+        char name[32], value[224];
+        const char *source;
+    } fact[40];
+};
+
+/* Fills in the facts of ctx->device, whose context and id are set. */
+kda_status kda_device_probe(kda_context *ctx);
+
+/* Width of a kernel's sub-groups when run in work-groups of some size, 0 if unknown. The compiler
+ * chooses it per kernel, so no constant of the device tells. */
+size_t kda_device_sub_group_size(const struct kda_device *d, cl_kernel kernel, size_t work_items);
+
+/* ---- OpenCL: config.c ------------------------------------------------------------------- */
+
+/* How the kernels are specialised and launched. */
+struct kda_config {
+    enum kda_path path;
+    int32_t lanes;
+    bool compact; /* loops are not unrolled */
+    int32_t rows, groups, cols, vec; /* cl/step.cl */
+    /* The chunkwise schedule: sequences longer than step_limit go in chunks. chunk = 0: none do. */
+    kda_engine engine;
+    int32_t chunk, step_limit;
+    int32_t prepare_wg;                     /* cl/chunk.cl */
+    int32_t scan_v, scan_vec, scan_rows;    /* cl/scan.cl */
+    int32_t gemm_wg;                        /* cl/gemm.cl */
+    int32_t padded_k, padded_v;             /* dimensions of the factors in the workspace */
+    int64_t piece;                          /* chunks that the workspace holds */
+};
+
+kda_status kda_config_choose(const kda_context *ctx, const kda_problem *p, struct kda_config *c);
+
+/* Halves the work-group of kda_step, for limits that only the built kernel shows; false: it
+ * cannot. */
+bool kda_config_shrink(const kda_problem *p, struct kda_config *c);
+
+/* Work-groups of one call of kda_step, and work-items of one. */
+int64_t kda_config_step_groups(const kda_problem *p, const struct kda_config *c,
+                               int64_t sequences);
+size_t kda_config_step_items(const struct kda_config *c);
+
+/* The same of kda_scan. */
+int64_t kda_config_scan_groups(const kda_problem *p, const struct kda_config *c,
+                               int64_t sequences);
+size_t kda_config_scan_items(const struct kda_config *c);
+
+/* ---- OpenCL: workspace.c ---------------------------------------------------------------- */
+
+/* Where things lie in the workspace, in floats from its start. */
+struct kda_workspace {
+    int64_t table;         /* int[sequences + 1]: first chunk of each sequence */
+    int64_t carry[2];      /* states between pieces, [HV][padded_k][padded_v], taken in turn */
+    int64_t factors;       /* [piece][HV] blocks of factor_stride */
+    int64_t factor_stride;
+    /* clblast engine: [piece][HV] states before and after each chunk, and outputs */
+    int64_t states_in, states_out, products;
+    size_t bytes;
+};
+
+struct kda_workspace kda_workspace_layout(const kda_problem *p, const struct kda_config *c);
+
+/* Most chunks that sequences of together so many tokens can have. */
+int64_t kda_workspace_chunks(const struct kda_config *c, int64_t tokens, int64_t sequences);
+
+/* Sets c->piece to what the limit allows; UNSUPPORTED or INVALID if not one chunk fits. */
+kda_status kda_workspace_choose(const kda_context *ctx, const kda_problem *p,
+                                struct kda_config *c);
+
+/* ---- OpenCL: program.c ------------------------------------------------------------------ */
+
+/* Programs already built for a context, by their options. */
+struct kda_programs *kda_programs_create(void); /* NULL: out of memory */
+void kda_programs_destroy(struct kda_programs *programs);
+
+/* A program for each stage, so that a plan builds only what it runs. */
+enum kda_stage { KDA_STAGE_STEP, KDA_STAGE_CHUNK, KDA_STAGE_SCAN, KDA_STAGE_GEMM };
+
+/* A kernel of a problem and configuration, built or taken from the context's programs. */
+kda_status kda_program_kernel(kda_context *ctx, const kda_problem *p, const struct kda_config *c,
+                              enum kda_stage stage, const char *name, cl_kernel *kernel);
+
+/* Builds a probe's source. A failure is logged at DEBUG only: the answer is that it fails. */
+kda_status kda_program_probe(kda_context *ctx, const char *source, const char *options,
+                             const char *kernel_name, cl_kernel *kernel);
+
+/* ---- OpenCL: gemm.c --------------------------------------------------------------------- */
+
+/* A batch of row-major products within one buffer: c = alpha * op(a) * b + beta * c, op(a) m x k.
+ * Offsets, leading dimensions and strides from one product to the next are in floats. */
+struct kda_gemm {
+    bool transpose_a;
+    int64_t m, n, k, batch;
+    float alpha, beta;
+    struct kda_matrix {
+        int64_t offset, leading, stride;
+    } a, b, c;
+};
+
+/* event may be NULL. On an out-of-order queue the caller sees to the order. */
+kda_status kda_gemm_enqueue(const kda_context *ctx, cl_command_queue queue, cl_mem buffer,
+                            const struct kda_gemm *gemm, cl_event *event);
+
+/* ---- OpenCL: opencl.c, launch.c, staging.c --------------------------------------------------------- */
+
+kda_status kda_opencl_open(kda_context *ctx, const kda_context_params *params);
+
+/* What a plan launches. */
+struct kda_launch;
+kda_status kda_launch_create(kda_plan *plan); /* plan->backend; half-built on failure */
+void kda_launch_destroy(struct kda_launch *launch);
+const struct kda_config *kda_launch_config(const struct kda_launch *launch);
+/* Enqueues a checked call whose tensors are buffers of the plan's context. */
+kda_status kda_launch_run(kda_plan *plan, cl_command_queue queue, const struct kda_run *run,
+                          cl_uint num_wait, const cl_event *wait, cl_event *event);
+
+/* Copies a call's host tensors into buffers of their own and points `on_device` at them;
+ * after the work, copies the outputs back. release frees the buffers, also after a failure. */
+kda_status kda_staging_upload(const kda_context *ctx, const struct kda_run *run,
+                              struct kda_run *on_device);
+kda_status kda_staging_download(const kda_context *ctx, const struct kda_run *run,
+                                const struct kda_run *on_device);
+void kda_staging_release(struct kda_run *on_device);
+
+#endif

@@ -1,0 +1,74 @@
+/* The workspace of the chunkwise schedule: a chunk table, the factors of as many chunks as fit, and
+ * the state of the one sequence that a piece's end can cut, twice, since a piece reads one while
+ * it writes the other.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "internal.h"
+
+/* Offsets are multiples of this many floats, so that every vector access is aligned. */
+#define ALIGNMENT 32
+
+static int64_t align(int64_t floats)
+{
+    return (floats + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+int64_t kda_workspace_chunks(const struct kda_config *c, int64_t tokens, int64_t sequences)
+{
+    /* Each sequence rounds up once; one that goes in chunks has more than step_limit tokens. */
+    int64_t most = tokens / ((int64_t)c->step_limit + 1);
+    return tokens / c->chunk + (sequences < most ? sequences : most);
+}
+
+static int64_t factor_floats(const struct kda_config *c)
+{
+    int64_t C = c->chunk, K = c->padded_k, V = c->padded_v;
+    return align(3 * C * K + C * C + K + C * V); /* FACTOR_* in cl/common.cl */
+}
+
+static int64_t carry_floats(const kda_problem *p, const struct kda_config *c)
+{
+    return align((int64_t)p->value_heads * c->padded_k * c->padded_v);
+}
+
+struct kda_workspace kda_workspace_layout(const kda_problem *p, const struct kda_config *c)
+{
+    struct kda_workspace w = {.factor_stride = factor_floats(c)};
+    w.carry[0] = align(p->max_sequences + 1);
+    w.carry[1] = w.carry[0] + carry_floats(p, c);
+    w.factors = w.carry[1] + carry_floats(p, c);
+    int64_t blocks = c->piece * p->value_heads, end = w.factors + blocks * w.factor_stride;
+    if (c->engine == KDA_ENGINE_CLBLAST) {
+        w.states_in = end;
+        w.states_out = w.states_in + blocks * c->padded_k * c->padded_v;
+        w.products = w.states_out + blocks * c->padded_k * c->padded_v;
+        end = w.products + blocks * c->chunk * c->padded_v;
+    }
+    w.bytes = (size_t)end * sizeof(float);
+    return w;
+}
+
+kda_status kda_workspace_choose(const kda_context *ctx, const kda_problem *p, struct kda_config *c)
+{
+    /* 1 GiB: pieces of hundreds of chunks, whose extra launches cost nothing that can be seen. */
+    uint64_t limit = p->max_workspace ? p->max_workspace : (uint64_t)1 << 30;
+    if (limit > ctx->device->max_alloc_bytes)
+        limit = ctx->device->max_alloc_bytes;
+    c->piece = 1;
+    struct kda_workspace least = kda_workspace_layout(p, c);
+    c->piece = 2;
+    uint64_t chunk_bytes = kda_workspace_layout(p, c).bytes - least.bytes;
+    c->piece = 1;
+    if (least.bytes > limit) {
+        kda_log(ctx, KDA_LOG_ERROR,
+                "kda_problem.max_workspace must be at least %zu for this problem (the limit is "
+                "%llu)",
+                least.bytes, (unsigned long long)limit);
+        return p->max_workspace ? KDA_INVALID : KDA_UNSUPPORTED;
+    }
+    c->piece += (int64_t)((limit - least.bytes) / chunk_bytes);
+    int64_t most = kda_workspace_chunks(c, p->max_tokens, p->max_sequences);
+    if (c->piece > most)
+        c->piece = most;
+    return KDA_OK;
+}
