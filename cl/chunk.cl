@@ -40,8 +40,8 @@
  * WORK SPLIT. One work-group for each chunk and value head. 256 roles are shared out over the
  * work-group's items, PASSES roles each. Key channels come in slabs of 32, so local memory stays
  * below 32 KiB at C = 64:
- *     three slabs of C x 32     25 KiB   while A_kk and A_qk are summed in registers, then
- *     T, C x C, and a slab      25 KiB   while W and U are formed
+ *     three slabs of C x 32     27 KiB   while A_kk and A_qk are summed in registers, then
+ *     T, C x C, and a slab      26 KiB   while W and U are formed
  *
  * The token grid starts at each sequence's own start, so a sequence gives the same bits alone and
  * packed. Rows past a sequence's end have k = q = v = beta = 0 and decay 1: they change nothing.
@@ -59,11 +59,31 @@
 #define ROLES 256
 #define PASSES (ROLES / KDA_PREPARE_WG)
 #define SLAB 32
-#define ROW (SLAB + 1) /* keeps neighbouring rows in different banks */
+#define ROW (SLAB + 4) /* rows of whole float4, eight neighbouring ones in different banks */
 #define T_ROW (C + 1)
+#define HALVES (BLOCKS > 1 ? 2 : 1)
 /* The same-block pairs: C keys, their channels of a slab shared out over SHARES roles. */
 #define SHARES (ROLES / C)
 #define SHARE (SLAB / SHARES)
+
+inline float2 local2(__local const float *p)
+{
+    return *(__local const float2 *)p;
+}
+inline float4 local4(__local const float *p)
+{
+    return *(__local const float4 *)p;
+}
+
+/* sum + x . y, in order. */
+inline float dot4(float sum, float4 x, float4 y)
+{
+    sum += x.s0 * y.s0;
+    sum += x.s1 * y.s1;
+    sum += x.s2 * y.s2;
+    sum += x.s3 * y.s3;
+    return sum;
+}
 
 /* Chunks of a sequence that the chunkwise schedule handles; short ones belong to kda_step. */
 inline int chunks_of(const struct kda_call_args *a, __global const int *cu_seqlens,
@@ -76,7 +96,7 @@ inline int chunks_of(const struct kda_call_args *a, __global const int *cu_seqle
     return (int)((length + C - 1) / C);
 }
 
-/* The chunk table: first chunk of each sequence, counted over all sequences, then the total. One
+/* The chunk table of a call with cu_seqlens: first chunk of each sequence, counted over all sequences, then the total. One
  * work-group; each item sums a run of sequences, the runs' sums are scanned, then written. */
 __kernel __attribute__((reqd_work_group_size(KDA_PREPARE_WG, 1, 1))) void
 kda_table(const struct kda_call_args a, __global const int *cu_seqlens,
@@ -110,7 +130,8 @@ kda_prepare(const struct kda_call_args a, __global const data_t *q, __global con
             __global const int *cu_seqlens, __global float *workspace)
 {
     /* Slabs x, y, z while the A matrices are summed; T and one slab afterwards. */
-    __local float memory[3 * C * ROW > C * T_ROW + C * ROW ? 3 * C * ROW : C * T_ROW + C * ROW];
+    __local float memory[3 * C * ROW > C * T_ROW + C * ROW ? 3 * C * ROW : C * T_ROW + C * ROW]
+        __attribute__((aligned(16)));
     __local float *const slab_k = memory, *const slab_q = memory + C * ROW,
                          *const slab_c = memory + 2 * C * ROW;
     __local float *const tri = memory, *const slab_x = memory + C * T_ROW;
@@ -124,16 +145,15 @@ kda_prepare(const struct kda_call_args a, __global const data_t *q, __global con
     const uint group = (uint)get_group_id(0);
     const int head = (int)(group % (uint)a.value_heads);
     const int chunk = a.first_chunk + (int)(group / (uint)a.value_heads);
-    __global const int *table = (__global const int *)(workspace + a.table);
     /* The launch has room for the most chunks there can be. On a CPU the work-groups left over
      * work on empty rows instead of returning early: see "Barriers" in step.cl. */
-    const int exists = chunk < table[a.sequences];
+    const int exists = chunk < chunk_start(&a, workspace, a.sequences);
 #if !KDA_COMPACT
     if (!exists)
         return;
 #endif
-    const long n = sequence_of(table, a.sequences, chunk);
-    const long start = sequence_start(&a, cu_seqlens, n) + (long)(chunk - table[n]) * C;
+    const long n = sequence_of(&a, workspace, chunk);
+    const long start = sequence_start(&a, cu_seqlens, n) + (long)(chunk - chunk_start(&a, workspace, n)) * C;
     const int rows =
         exists ? (int)min(sequence_start(&a, cu_seqlens, n + 1) - start, (long)C) : 0;
 
@@ -154,26 +174,40 @@ kda_prepare(const struct kda_call_args a, __global const data_t *q, __global con
 
     /* Per row: beta, and the norms of q and k. */
     for (int i = lid; i < C; i += KDA_PREPARE_WG) {
-        float b = 1.0f, kk = 0.0f, qq = 0.0f;
+        float b = 1.0f;
         if ((a.has & KDA_HAS_BETA) && i < rows)
             b = activate_beta(load_beta(beta, i * a.beta.token_stride));
         row_beta[i] = i < rows ? b : 0.0f;
-#if KDA_NORM_QK
-        if (i < rows) {
-            for (int d = 0; d < KDA_K; d++) {
-                float x = load_data(k, i * a.k.token_stride + d);
-                float y = load_data(q, i * a.q.token_stride + d);
-                kk += x * x;
-                qq += y * y;
-            }
-        }
-        norm_k[i] = 1.0f / sqrt(kk + 1e-6f);
-        norm_q[i] = a.scale / sqrt(qq + 1e-6f);
-#else
         norm_k[i] = 1.0f;
         norm_q[i] = a.scale;
-#endif
     }
+#if KDA_NORM_QK
+    /* Eight partial sums a row, each over every eighth channel, then their tree. */
+    for (int x = lid; x < C * 8; x += KDA_PREPARE_WG) {
+        const int i = x / 8;
+        float kk = 0.0f, qq = 0.0f;
+        if (i < rows) {
+UNROLL_BY(4)
+            for (int d = x % 8; d < KDA_K; d += 8) {
+                float y = load_data(k, i * a.k.token_stride + d);
+                float z = load_data(q, i * a.q.token_stride + d);
+                kk += y * y;
+                qq += z * z;
+            }
+        }
+        memory[x] = kk;
+        memory[C * 8 + x] = qq;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE); /* partial sums are complete */
+    for (int x = lid; x < 2 * C; x += KDA_PREPARE_WG) {
+        __local const float *s = memory + x * 8;
+        const float sum = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+        if (x < C)
+            norm_k[x] = 1.0f / sqrt(sum + 1e-6f);
+        else
+            norm_q[x - C] = a.scale / sqrt(sum + 1e-6f);
+    }
+#endif
 
     /* Sums of the A matrices: of different blocks, and of the same block. */
 #if PAIRS
@@ -228,16 +262,19 @@ UNROLL
                 if (base + i < j)
                     continue;
                 __local const float *row = memory + (base + i) * ROW + share * SHARE;
-                float kk = near_kk[p][i], qk = near_qk[p][i];
 UNROLL
-                for (int s = 0; s < SHARE; s++) {
-                    if (base + i > j)
-                        carried[s] *= row[2 * C * ROW + s];
-                    kk += row[s] * carried[s];
-                    qk += row[C * ROW + s] * carried[s];
+                for (int s = 0; s < SHARE; s += 2) {
+                    const float2 ki = local2(row + s), qi = local2(row + C * ROW + s),
+                                 decay = local2(row + 2 * C * ROW + s);
+                    if (base + i > j) {
+                        carried[s] *= decay.s0;
+                        carried[s + 1] *= decay.s1;
+                    }
+                    near_kk[p][i] += ki.s0 * carried[s];
+                    near_kk[p][i] += ki.s1 * carried[s + 1];
+                    near_qk[p][i] += qi.s0 * carried[s];
+                    near_qk[p][i] += qi.s1 * carried[s + 1];
                 }
-                near_kk[p][i] = kk;
-                near_qk[p][i] = qk;
             }
         }
         barrier(CLK_LOCAL_MEM_FENCE); /* raw slabs have been used */
@@ -288,13 +325,13 @@ UNROLL
                 __local const float *row = memory + (block * 16 + role / 16) * ROW;
                 __local const float *key = slab_c + role % 16 * ROW;
 UNROLL
-                for (int s = 0; s < SLAB; s++) {
-                    const float ki = row[s], qi = row[C * ROW + s];
+                for (int s = 0; s < SLAB; s += 4) {
+                    const float4 ki = local4(row + s), qi = local4(row + C * ROW + s);
 UNROLL
                     for (int other = 0; other < block; other++) {
-                        const float c = key[other * 16 * ROW + s];
-                        far_kk[p][PAIR(block, other)] += ki * c;
-                        far_qk[p][PAIR(block, other)] += qi * c;
+                        const float4 c = local4(key + other * 16 * ROW + s);
+                        far_kk[p][PAIR(block, other)] = dot4(far_kk[p][PAIR(block, other)], ki, c);
+                        far_qk[p][PAIR(block, other)] = dot4(far_qk[p][PAIR(block, other)], qi, c);
                     }
                 }
             }
@@ -377,6 +414,7 @@ UNROLL
         for (int x = lid; x < 16 * width; x += KDA_PREPARE_WG) {
             const int i = x / width, j = x % width;
             float sum = 0.0f;
+UNROLL_BY(8)
             for (int m = j & ~15; m < width; m++)
                 sum += tri[(width + i) * T_ROW + m] * tri[m * T_ROW + j];
             merge[i][j] = sum;
@@ -414,36 +452,25 @@ UNROLL
         barrier(CLK_LOCAL_MEM_FENCE); /* the slab is complete */
         __global float *to = of_w ? out_w : out_u;
         const int stride = of_w ? PADDED_K : padded_v;
-        for (int x = lid; x < 16 * SLAB; x += KDA_PREPARE_WG) {
-            const int i = x / SLAB, s = x % SLAB;
+        /* An item owns four columns of rows i, i + 16, ... of two blocks: the first and the last, or
+         * those between, so that the lengths of their sums add up to the same. */
+        for (int x = lid; x < 16 * (SLAB / 4) * HALVES; x += KDA_PREPARE_WG) {
+            const int s = x % (SLAB / 4) * 4, i = x / (SLAB / 4) % 16;
+            const int side = x / (SLAB / 4) / 16;
+UNROLL
+            for (int part = 0; part < BLOCKS / HALVES; part++) {
+                const int block = part ? BLOCKS - 1 - side : side;
+                const int row = block * 16 + i;
+                float4 sum = local4(slab_x + row * ROW + s);
 #if KDA_RULE == KDA_RULE_DELTA
-            float sum[BLOCKS];
-UNROLL
-            for (int block = 0; block < BLOCKS; block++)
-                sum[block] = 0.0f;
-            /* Rows i, i + 16, ... share the slab's element; row block starts to count at its own
-             * keys. */
-UNROLL
-            for (int other = 0; other < BLOCKS; other++) {
-                for (int m = 0; m < 16; m++) {
-                    const float e = slab_x[(other * 16 + m) * ROW + s];
-                    if (m <= i)
-                        sum[other] += tri[(other * 16 + i) * T_ROW + other * 16 + m] * e;
-UNROLL
-                    for (int block = other + 1; block < BLOCKS; block++)
-                        sum[block] += tri[(block * 16 + i) * T_ROW + other * 16 + m] * e;
-                }
-            }
-UNROLL
-            for (int block = 0; block < BLOCKS; block++)
-                if (s < width)
-                    to[(block * 16 + i) * stride + c0 + s] = sum[block];
-#else
-UNROLL
-            for (int block = 0; block < BLOCKS; block++)
-                if (s < width)
-                    to[(block * 16 + i) * stride + c0 + s] = slab_x[(block * 16 + i) * ROW + s];
+                /* T has ones on its diagonal. */
+UNROLL_BY(8)
+                for (int m = 0; m < row; m++)
+                    sum += tri[row * T_ROW + m] * local4(slab_x + m * ROW + s);
 #endif
+                if (s < width)
+                    *(__global float4 *)(to + row * stride + c0 + s) = sum;
+            }
         }
     }
 }

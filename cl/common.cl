@@ -304,13 +304,24 @@ inline long sequence_slot(const struct kda_call_args *a, __global const int *sta
 #define FACTOR_D (FACTOR_A + KDA_CHUNK * KDA_CHUNK)
 #define FACTOR_U (FACTOR_D + PADDED_K) /* C x padded_v; last, since V is an argument */
 
-/* The sequence that a chunk belongs to: the last one that starts at or before it. */
-inline long sequence_of(__global const int *table, long sequences, int chunk)
+/* First chunk of sequence n, counted over all sequences, or of the one behind the last: from
+ * kda_table's table, or without cu_seqlens by arithmetic. */
+inline int chunk_start(const struct kda_call_args *a, __global const float *workspace, long n)
 {
-    long low = 0, high = sequences; /* table[low] <= chunk < table[high] */
+    if (!(a->has & KDA_HAS_CU_SEQLENS))
+        return (int)n * a->chunks_each;
+    return ((__global const int *)(workspace + a->table))[n];
+}
+
+/* The sequence that a chunk belongs to: the last one that starts at or before it. */
+inline long sequence_of(const struct kda_call_args *a, __global const float *workspace, int chunk)
+{
+    if (!(a->has & KDA_HAS_CU_SEQLENS))
+        return chunk / a->chunks_each;
+    long low = 0, high = a->sequences; /* chunk_start(low) <= chunk < chunk_start(high) */
     while (high - low > 1) {
         long middle = (low + high) / 2;
-        if (table[middle] <= chunk)
+        if (chunk_start(a, workspace, middle) <= chunk)
             low = middle;
         else
             high = middle;

@@ -23,21 +23,20 @@
 __kernel void kda_enter(const struct kda_call_args a, __global const int *state_index,
                         __global const state_t *initial_state, __global float *workspace)
 {
-    __global const int *table = (__global const int *)(workspace + a.table);
     const int chunk = a.first_chunk + a.step;
     const int cells = PADDED_K * a.padded_v, x = (int)get_global_id(0), head = (int)get_global_id(1);
-    if (chunk >= table[a.sequences] || x >= cells)
+    if (chunk >= chunk_start(&a, workspace, a.sequences) || x >= cells)
         return;
-    const long n = sequence_of(table, a.sequences, chunk);
+    const long n = sequence_of(&a, workspace, chunk), slot = sequence_slot(&a, state_index, n);
     const int r = x / a.padded_v, c = x % a.padded_v;
     /* The out of the chunk before; of a piece's first chunk, the last one of the piece before. */
     const long before = a.step ? a.step - 1 : a.piece - 1;
     float value = 0.0f;
-    if (table[n] < chunk)
+    if (chunk_start(&a, workspace, n) < chunk)
         value = workspace[a.states_out + (before * a.value_heads + head) * cells + x];
-    else if ((a.has & KDA_HAS_INITIAL_STATE) && r < KDA_K && c < a.value_dim)
+    else if ((a.has & KDA_HAS_INITIAL_STATE) && slot >= 0 && r < KDA_K && c < a.value_dim)
         value = load_state(initial_state + a.initial_state.offset +
-                               sequence_slot(&a, state_index, n) * a.initial_state.token_stride +
+                               slot * a.initial_state.token_stride +
                                head * a.initial_state.head_stride,
                            STATE_AT(r, c, a.value_dim));
     const long place = (long)a.step * a.value_heads + head;
@@ -53,17 +52,18 @@ __kernel void kda_emit(const struct kda_call_args a, __global const int *cu_seql
                        __global out_t *out, __global state_t *checkpoints,
                        __global float *workspace)
 {
-    __global const int *table = (__global const int *)(workspace + a.table);
     const long place = (long)get_global_id(1);
     const int head = (int)(place % a.value_heads);
     const int chunk = a.first_chunk + (int)(place / a.value_heads);
     const int x = (int)get_global_id(0), r = x / a.padded_v, c = x % a.padded_v;
-    if (chunk >= table[a.sequences] || c >= a.value_dim)
+    if (chunk >= chunk_start(&a, workspace, a.sequences) || c >= a.value_dim)
         return;
-    const long n = sequence_of(table, a.sequences, chunk);
+    const long n = sequence_of(&a, workspace, chunk), slot = sequence_slot(&a, state_index, n);
+    if (slot < 0)
+        return;
     const long start = sequence_start(&a, cu_seqlens, n);
     const long length = sequence_start(&a, cu_seqlens, n + 1) - start;
-    const long first = (long)(chunk - table[n]) * C; /* token of the sequence */
+    const long first = (long)(chunk - chunk_start(&a, workspace, n)) * C; /* token of the sequence */
     if (r < C && first + r < length)
         store_out(out,
                   a.out.offset + head * a.out.head_stride +
@@ -73,9 +73,9 @@ __kernel void kda_emit(const struct kda_call_args a, __global const int *cu_seql
         return;
     const float value = workspace[a.states_out + place * PADDED_K * a.padded_v + x];
     const long done = first + C, at = STATE_AT(r, c, a.value_dim);
-    if ((a.has & KDA_HAS_FINAL_STATE) && chunk == table[n + 1] - 1)
+    if ((a.has & KDA_HAS_FINAL_STATE) && chunk == chunk_start(&a, workspace, n + 1) - 1)
         store_state(final_state + a.final_state.offset +
-                        sequence_slot(&a, state_index, n) * a.final_state.token_stride +
+                        slot * a.final_state.token_stride +
                         head * a.final_state.head_stride,
                     at, value);
     if ((a.has & KDA_HAS_CHECKPOINTS) && done <= length && done % a.checkpoint_every == 0)

@@ -81,13 +81,13 @@ kda_scan(const struct kda_call_args a, __global const int *cu_seqlens,
     const int col0 = (int)(group % tiles) * KDA_SCAN_V;
 
     /* This sequence's chunks within the piece. */
-    __global const int *table = (__global const int *)(workspace + a.table);
-    const int begin = table[n], end = table[n + 1];
+    const int begin = chunk_start(&a, workspace, n), end = chunk_start(&a, workspace, n + 1);
     const int first = max(begin, a.first_chunk);
-    const int last = max(first, min(end, a.first_chunk + a.chunk_count)); /* first: none */
+    const long slot = sequence_slot(&a, state_index, n);
+    const int last = /* first: none */
+        slot < 0 ? first : max(first, min(end, a.first_chunk + a.chunk_count));
     const long start = sequence_start(&a, cu_seqlens, n);
     const long length = sequence_start(&a, cu_seqlens, n + 1) - start;
-    const long slot = sequence_slot(&a, state_index, n);
 
     out += a.out.offset + head * a.out.head_stride;
     initial_state += a.initial_state.offset + slot * a.initial_state.token_stride +

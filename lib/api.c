@@ -153,10 +153,12 @@ kda_status kda_enqueue(kda_plan *plan, cl_command_queue queue, const kda_args *a
         return KDA_INVALID;
     const kda_context *ctx = plan->ctx;
     KDA_REQUIRE(ctx, args, "kda_enqueue: args must not be NULL");
-    KDA_REQUIRE(ctx, ctx->ops->enqueue,
-                "kda_enqueue: the plan is on the CPU backend, which has no queues; use kda_execute");
+    KDA_REQUIRE(
+        ctx, ctx->ops->enqueue,
+        "kda_enqueue: the plan is on the CPU backend, which has no queues; use kda_execute");
     KDA_REQUIRE(ctx, queue, "kda_enqueue: queue must not be NULL");
-    KDA_REQUIRE(ctx, !num_wait == !wait, "kda_enqueue: wait must be NULL exactly when num_wait is 0");
+    KDA_REQUIRE(ctx, !num_wait == !wait,
+                "kda_enqueue: wait must be NULL exactly when num_wait is 0");
     struct kda_run run;
     kda_status st = kda_run_resolve(plan, args, false, &run);
     return st ? st : ctx->ops->enqueue(plan, queue, &run, num_wait, wait, event);

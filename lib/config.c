@@ -23,8 +23,6 @@ static int32_t power_of_two_up(int32_t n)
  * 128 in 100 ms, against 125 ms for 8 x 16 and 130 ms for 1 x 128. */
 static void choose_cpu(const kda_problem *p, struct kda_config *c)
 {
-    c->path = KDA_PATH_LOCAL;
-    c->lanes = 1;
     c->groups = 1;
     c->vec = p->value_dim >= 8 ? 8 : p->value_dim >= 4 ? 4 : 1;
     c->cols = power_of_two_up(ceil_div(p->value_dim, c->vec));
@@ -44,8 +42,6 @@ static void choose_cpu(const kda_problem *p, struct kda_config *c)
  *      8 x 64                        108             401              9.8 */
 static void choose_gpu(const struct kda_device *d, const kda_problem *p, struct kda_config *c)
 {
-    c->path = d->path;
-    c->lanes = d->lanes;
     c->vec = p->value_dim >= 4 ? 4 : 1;
     c->cols = power_of_two_up(ceil_div(p->value_dim, c->vec));
     if (c->cols > 16)
@@ -65,7 +61,7 @@ static cl_ulong local_bytes(const struct kda_config *c)
     return (rows + parts) * sizeof(float);
 }
 
-bool kda_config_shrink(const kda_problem *p, struct kda_config *c)
+static bool shrink_step(const kda_problem *p, struct kda_config *c)
 {
     if (c->cols > 1)
         c->cols /= 2;
@@ -75,6 +71,35 @@ bool kda_config_shrink(const kda_problem *p, struct kda_config *c)
         return false;
     c->rows = ceil_div(p->key_dim, c->groups);
     return true;
+}
+
+bool kda_config_shrink(const kda_problem *p, struct kda_config *c, enum kda_kernel_id id)
+{
+    if (id == KDA_KERNEL_STEP)
+        return shrink_step(p, c);
+    int32_t *size = id == KDA_KERNEL_SCAN                             ? &c->scan_v
+                    : id == KDA_KERNEL_ENTER || id == KDA_KERNEL_EMIT ? &c->gemm_wg
+                                                                      : &c->prepare_wg;
+    int32_t least = id == KDA_KERNEL_SCAN ? c->scan_vec : 16;
+    if (*size <= least)
+        return false;
+    *size /= 2;
+    return true;
+}
+
+size_t kda_config_items(const struct kda_config *c, enum kda_kernel_id id)
+{
+    switch (id) {
+    case KDA_KERNEL_STEP:
+        return (size_t)(c->cols * c->groups);
+    case KDA_KERNEL_SCAN:
+        return (size_t)(c->chunk / c->scan_rows * (c->scan_v / c->scan_vec));
+    case KDA_KERNEL_ENTER:
+    case KDA_KERNEL_EMIT:
+        return (size_t)c->gemm_wg;
+    default:
+        return (size_t)c->prepare_wg;
+    }
 }
 
 static kda_status no_work_group(const kda_context *ctx)
@@ -95,8 +120,9 @@ static kda_status choose_step(const kda_context *ctx, const kda_problem *p, stru
     else
         choose_gpu(d, p, c);
     c->rows = ceil_div(p->key_dim, c->groups);
-    while (kda_config_step_items(c) > d->max_work_group || local_bytes(c) > d->local_bytes)
-        if (!kda_config_shrink(p, c))
+    while (kda_config_items(c, KDA_KERNEL_STEP) > d->max_work_group ||
+           local_bytes(c) > d->local_bytes)
+        if (!shrink_step(p, c))
             return no_work_group(ctx);
     if (kda_config_step_groups(p, c, p->max_sequences) > INT32_MAX) {
         kda_log(ctx, KDA_LOG_ERROR,
@@ -124,6 +150,14 @@ static int32_t choose_chunk(const kda_problem *p, int32_t preferred)
     return chunk;
 }
 
+void kda_config_pad(const kda_problem *p, struct kda_config *c)
+{
+    if (!c->chunk)
+        return;
+    c->padded_k = ceil_div(p->key_dim, 32) * 32;
+    c->padded_v = ceil_div(p->value_dim, c->scan_vec) * c->scan_vec;
+}
+
 static kda_status choose_chunkwise(const kda_context *ctx, const kda_problem *p,
                                    struct kda_config *c)
 {
@@ -135,14 +169,14 @@ static kda_status choose_chunkwise(const kda_context *ctx, const kda_problem *p,
     c->prepare_wg = d->is_cpu ? 64 : 256;
     while ((size_t)c->prepare_wg > d->max_work_group)
         c->prepare_wg /= 2;
-    c->padded_k = ceil_div(p->key_dim, 32) * 32;
     c->scan_vec = d->is_cpu ? 8 : 4;
     c->scan_rows = d->is_cpu ? 4 : 2;
     c->scan_v = d->is_cpu ? 64 : 32;
-    c->padded_v = ceil_div(p->value_dim, c->scan_vec) * c->scan_vec;
+    kda_config_pad(p, c);
     while (c->scan_v > c->scan_vec && c->scan_v / 2 >= c->padded_v)
         c->scan_v /= 2;
-    while (scan_bytes(c) > d->local_bytes || kda_config_scan_items(c) > d->max_work_group) {
+    while (scan_bytes(c) > d->local_bytes ||
+           kda_config_items(c, KDA_KERNEL_SCAN) > d->max_work_group) {
         if (c->scan_v > c->scan_vec) {
             c->scan_v /= 2;
         } else if (c->scan_rows < 4) {
@@ -154,29 +188,14 @@ static kda_status choose_chunkwise(const kda_context *ctx, const kda_problem *p,
     return kda_workspace_choose(ctx, p, c);
 }
 
-/* Whether a device with a limit on loops gets through the longest sequence. A token of kda_step
- * turns two loops over rows and some short ones (331 turns at 128 rows were seen), a chunk of
- * kda_scan the loops over channels and tokens. */
-static kda_status check_loops(const kda_context *ctx, const kda_problem *p,
-                              const struct kda_config *c)
+int64_t kda_config_loop_turns(const struct kda_config *c, int64_t tokens)
 {
-    int64_t limit = ctx->device->max_loop_turns;
-    if (!limit)
-        return KDA_OK;
-    int64_t steps = p->max_tokens < c->step_limit ? p->max_tokens : c->step_limit;
+    int64_t steps = tokens < c->step_limit ? tokens : c->step_limit;
     int64_t turns = steps * (3 * c->rows + 32);
-    if (c->chunk) {
-        int64_t scan =
-            (p->max_tokens / c->chunk + 1) * (c->padded_k / 2 + 2 * c->chunk + c->padded_k / 4);
-        turns = turns > scan ? turns : scan;
-    }
-    if (turns <= limit)
-        return KDA_OK;
-    kda_log(ctx, KDA_LOG_ERROR,
-            "kda_problem.max_tokens = %lld: this driver ends loops after %lld iterations, this "
-            "schedule may need %lld",
-            (long long)p->max_tokens, (long long)limit, (long long)turns);
-    return KDA_UNSUPPORTED;
+    if (!c->chunk)
+        return turns;
+    int64_t scan = (tokens / c->chunk + 1) * (c->padded_k / 2 + 2 * c->chunk + c->padded_k / 4);
+    return turns > scan ? turns : scan;
 }
 
 static kda_status choose_schedule(const kda_context *ctx, const kda_problem *p,
@@ -195,12 +214,13 @@ static kda_status choose_schedule(const kda_context *ctx, const kda_problem *p,
     return choose_chunkwise(ctx, p, c);
 }
 
-kda_status kda_config_choose(const kda_context *ctx, const kda_problem *p, struct kda_config *c)
+kda_status kda_config_choose(const kda_context *ctx, const kda_problem *p, enum kda_path path,
+                             struct kda_config *c)
 {
+    c->path = path;
+    c->lanes = path == KDA_PATH_LOCAL ? 1 : ctx->device->lanes;
     kda_status st = choose_step(ctx, p, c);
-    if (!st)
-        st = choose_schedule(ctx, p, c);
-    return st ? st : check_loops(ctx, p, c);
+    return st ? st : choose_schedule(ctx, p, c);
 }
 
 int64_t kda_config_step_groups(const kda_problem *p, const struct kda_config *c, int64_t sequences)
@@ -208,17 +228,7 @@ int64_t kda_config_step_groups(const kda_problem *p, const struct kda_config *c,
     return sequences * p->value_heads * ceil_div(p->value_dim, c->cols * c->vec);
 }
 
-size_t kda_config_step_items(const struct kda_config *c)
-{
-    return (size_t)(c->cols * c->groups);
-}
-
 int64_t kda_config_scan_groups(const kda_problem *p, const struct kda_config *c, int64_t sequences)
 {
     return sequences * p->value_heads * ceil_div(p->value_dim, c->scan_v);
-}
-
-size_t kda_config_scan_items(const struct kda_config *c)
-{
-    return (size_t)(c->chunk / c->scan_rows * (c->scan_v / c->scan_vec));
 }

@@ -13,10 +13,10 @@
 
 /* One thread's memory. */
 struct scratch {
-    float *state;            /* [K][V] */
-    float *q, *k, *decay;    /* [K] */
-    float *v, *u, *o;        /* [V] */
-    float *transposed;       /* [V][K], for the vk layout */
+    float *state;         /* [K][V] */
+    float *q, *k, *decay; /* [K] */
+    float *v, *u, *o;     /* [V] */
+    float *transposed;    /* [V][K], for the vk layout */
 };
 
 struct call {

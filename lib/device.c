@@ -11,8 +11,8 @@
 #ifdef __GNUC__
 __attribute__((format(printf, 4, 5)))
 #endif
-static void add_fact(struct kda_device *d, const char *source, const char *name,
-                     const char *format, ...)
+static void
+add_fact(struct kda_device *d, const char *source, const char *name, const char *format, ...)
 {
     if (d->fact_count == KDA_COUNT_OF(d->fact))
         return;
@@ -41,8 +41,8 @@ static void query_strings(struct kda_device *d)
         cl_device_info what;
         const char *name;
     } strings[] = {
-        {CL_DEVICE_NAME, "name"},          {CL_DEVICE_VENDOR, "vendor"},
-        {CL_DEVICE_VERSION, "version"},    {CL_DEVICE_OPENCL_C_VERSION, "opencl_c_version"},
+        {CL_DEVICE_NAME, "name"},       {CL_DEVICE_VENDOR, "vendor"},
+        {CL_DEVICE_VERSION, "version"}, {CL_DEVICE_OPENCL_C_VERSION, "opencl_c_version"},
         {CL_DRIVER_VERSION, "driver"},
     };
     for (size_t i = 0; i < KDA_COUNT_OF(strings); i++) {
@@ -90,21 +90,20 @@ static kda_status query_limits(const kda_context *ctx, struct kda_device *d)
 
 /* Known answer of lane_xor: lane i of a full work-group must receive what lane i ^ mask sent, for
  * every mask a reduction uses. The kernel also tells how many lanes its sub-group has. */
-static const char probe_source[] =
-    "__kernel __attribute__((reqd_work_group_size(128, 1, 1)))\n"
-    "void probe(__global float *out, __global int *lanes)\n"
-    "{\n"
-    "    const int lid = (int)get_local_id(0);\n"
-    "#if KDA_PATH == KDA_PATH_SUB_GROUPS\n"
-    "    if (lid == 0)\n"
-    "        *lanes = (int)get_sub_group_size();\n"
-    "#else\n"
-    "    if (lid == 0)\n"
-    "        *lanes = 32;\n"
-    "#endif\n"
-    "    for (int i = 0; i < 3; i++)\n"
-    "        out[i * 128 + lid] = lane_xor((float)lid, 1u << i);\n"
-    "}\n";
+static const char probe_source[] = "__kernel __attribute__((reqd_work_group_size(128, 1, 1)))\n"
+                                   "void probe(__global float *out, __global int *lanes)\n"
+                                   "{\n"
+                                   "    const int lid = (int)get_local_id(0);\n"
+                                   "#if KDA_PATH == KDA_PATH_SUB_GROUPS\n"
+                                   "    if (lid == 0)\n"
+                                   "        *lanes = (int)get_sub_group_size();\n"
+                                   "#else\n"
+                                   "    if (lid == 0)\n"
+                                   "        *lanes = 32;\n"
+                                   "#endif\n"
+                                   "    for (int i = 0; i < 3; i++)\n"
+                                   "        out[i * 128 + lid] = lane_xor((float)lid, 1u << i);\n"
+                                   "}\n";
 
 enum { PROBE_ITEMS = 128, PROBE_MASKS = 3 };
 
@@ -196,7 +195,7 @@ static void apply_quirks(kda_context *ctx, struct kda_device *d)
 {
     /* Mesa's llvmpipe (22.3.6 on Debian 12, 2026-11-29) leaves every loop of a work-item once all
      * its loops together have turned 65535 times (gallivm's LP_MAX_TGSI_LOOP_ITERATIONS), without a
-     * word. Plans that could turn more often are refused. */
+     * word. Calls that could turn more often are refused. */
     if (strstr(d->fact[0].value, "llvmpipe")) {
         d->max_loop_turns = 65535;
         add_fact(d, "quirk", "max_loop_turns", "%d: longer loops end early without an error",

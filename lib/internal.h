@@ -6,6 +6,7 @@
 #ifndef KDA_INTERNAL_H
 #define KDA_INTERNAL_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdarg.h>
 
@@ -95,7 +96,7 @@ enum kda_tensor_id {
 struct kda_tensor {
     const char *name;
     bool output;
-    bool list; /* one number after the other; a caller's strides don't count */
+    bool list;      /* one number after the other; a caller's strides don't count */
     size_t element; /* bytes of one */
     int64_t rows, heads, inner;
     cl_mem mem; /* both NULL: absent */
@@ -221,8 +222,8 @@ struct kda_device {
     size_t max_work_group;
     cl_ulong local_bytes, max_alloc_bytes;
     int64_t max_loop_turns; /* of all loops of a work-item together; 0 = no limit */
-    enum kda_path path; /* best one that gave its known answer */
-    int32_t lanes;      /* work-items that exchange registers on it; 1 on KDA_PATH_LOCAL */
+    enum kda_path path;     /* best one that gave its known answer */
+    int32_t lanes;          /* work-items that exchange registers on it; 1 on KDA_PATH_LOCAL */
     /* clGetKernelSubGroupInfoKHR; NULL where the platform has none */
     cl_int(CL_API_CALL *sub_group_info)(cl_kernel, cl_device_id, cl_uint, size_t, const void *,
                                         size_t, void *, size_t *);
@@ -247,41 +248,58 @@ size_t kda_device_sub_group_size(const struct kda_device *d, cl_kernel kernel, s
 struct kda_config {
     enum kda_path path;
     int32_t lanes;
-    bool compact; /* loops are not unrolled */
+    bool compact;                    /* loops are not unrolled */
     int32_t rows, groups, cols, vec; /* cl/step.cl */
     /* The chunkwise schedule: sequences longer than step_limit go in chunks. chunk = 0: none do. */
     kda_engine engine;
     int32_t chunk, step_limit;
-    int32_t prepare_wg;                     /* cl/chunk.cl */
-    int32_t scan_v, scan_vec, scan_rows;    /* cl/scan.cl */
-    int32_t gemm_wg;                        /* cl/gemm.cl */
-    int32_t padded_k, padded_v;             /* dimensions of the factors in the workspace */
-    int64_t piece;                          /* chunks that the workspace holds */
+    int32_t prepare_wg;                  /* cl/chunk.cl */
+    int32_t scan_v, scan_vec, scan_rows; /* cl/scan.cl */
+    int32_t gemm_wg;                     /* cl/gemm.cl */
+    int32_t padded_k, padded_v;          /* dimensions of the factors in the workspace */
+    int64_t piece;                       /* chunks that the workspace holds */
 };
 
-kda_status kda_config_choose(const kda_context *ctx, const kda_problem *p, struct kda_config *c);
+/* The kernels; which of them a plan has depends on its schedule and engine. */
+enum kda_kernel_id {
+    KDA_KERNEL_STEP,
+    KDA_KERNEL_TABLE,
+    KDA_KERNEL_PREPARE,
+    KDA_KERNEL_SCAN,
+    KDA_KERNEL_ENTER,
+    KDA_KERNEL_EMIT,
+    KDA_KERNELS
+};
 
-/* Halves the work-group of kda_step, for limits that only the built kernel shows; false: it
- * cannot. */
-bool kda_config_shrink(const kda_problem *p, struct kda_config *c);
+/* path: the best one that may be used. */
+kda_status kda_config_choose(const kda_context *ctx, const kda_problem *p, enum kda_path path,
+                             struct kda_config *c);
 
-/* Work-groups of one call of kda_step, and work-items of one. */
-int64_t kda_config_step_groups(const kda_problem *p, const struct kda_config *c,
-                               int64_t sequences);
-size_t kda_config_step_items(const struct kda_config *c);
+/* Sets the dimensions of the factors for a problem. */
+void kda_config_pad(const kda_problem *p, struct kda_config *c);
 
-/* The same of kda_scan. */
-int64_t kda_config_scan_groups(const kda_problem *p, const struct kda_config *c,
-                               int64_t sequences);
-size_t kda_config_scan_items(const struct kda_config *c);
+/* Halves a kernel's work-group, for limits that only the built kernel shows; false: it cannot. */
+bool kda_config_shrink(const kda_problem *p, struct kda_config *c, enum kda_kernel_id id);
+
+/* At least the iterations of all loops that one work-item makes for a sequence of so many tokens:
+ * of kda_step, two loops over rows a token and some short ones (331 a token at 128 rows were seen),
+ * of kda_scan, those over channels and tokens of each chunk. */
+int64_t kda_config_loop_turns(const struct kda_config *c, int64_t tokens);
+
+/* Work-items of a kernel's work-group. */
+size_t kda_config_items(const struct kda_config *c, enum kda_kernel_id id);
+
+/* Work-groups of one call of kda_step and of kda_scan. */
+int64_t kda_config_step_groups(const kda_problem *p, const struct kda_config *c, int64_t sequences);
+int64_t kda_config_scan_groups(const kda_problem *p, const struct kda_config *c, int64_t sequences);
 
 /* ---- OpenCL: workspace.c ---------------------------------------------------------------- */
 
 /* Where things lie in the workspace, in floats from its start. */
 struct kda_workspace {
-    int64_t table;         /* int[sequences + 1]: first chunk of each sequence */
-    int64_t carry[2];      /* states between pieces, [HV][padded_k][padded_v], taken in turn */
-    int64_t factors;       /* [piece][HV] blocks of factor_stride */
+    int64_t table;    /* int[sequences + 1]: first chunk of each sequence */
+    int64_t carry[2]; /* states between pieces, [HV][padded_k][padded_v], taken in turn */
+    int64_t factors;  /* [piece][HV] blocks of factor_stride */
     int64_t factor_stride;
     /* clblast engine: [piece][HV] states before and after each chunk, and outputs */
     int64_t states_in, states_out, products;
@@ -294,8 +312,7 @@ struct kda_workspace kda_workspace_layout(const kda_problem *p, const struct kda
 int64_t kda_workspace_chunks(const struct kda_config *c, int64_t tokens, int64_t sequences);
 
 /* Sets c->piece to what the limit allows; UNSUPPORTED or INVALID if not one chunk fits. */
-kda_status kda_workspace_choose(const kda_context *ctx, const kda_problem *p,
-                                struct kda_config *c);
+kda_status kda_workspace_choose(const kda_context *ctx, const kda_problem *p, struct kda_config *c);
 
 /* ---- OpenCL: program.c ------------------------------------------------------------------ */
 
@@ -331,15 +348,28 @@ struct kda_gemm {
 kda_status kda_gemm_enqueue(const kda_context *ctx, cl_command_queue queue, cl_mem buffer,
                             const struct kda_gemm *gemm, cl_event *event);
 
-/* ---- OpenCL: opencl.c, launch.c, staging.c --------------------------------------------------------- */
+/* ---- OpenCL: opencl.c, build.c, known_answer.c, launch.c, staging.c
+ * --------------------------------------------------------- */
 
 kda_status kda_opencl_open(kda_context *ctx, const kda_context_params *params);
 
-/* What a plan launches. */
-struct kda_launch;
-kda_status kda_launch_create(kda_plan *plan); /* plan->backend; half-built on failure */
+/* What a plan launches: plan->backend. */
+struct kda_launch {
+    pthread_mutex_t lock; /* setting arguments and enqueueing is one step: a kernel object holds
+                           * only one set of arguments */
+    cl_kernel kernel[KDA_KERNELS]; /* NULL: not used */
+    struct kda_config config;
+    struct kda_workspace workspace;
+};
+
+kda_status kda_launch_create(kda_plan *plan); /* half-built on failure */
 void kda_launch_destroy(struct kda_launch *launch);
-const struct kda_config *kda_launch_config(const struct kda_launch *launch);
+/* The same kernels for a problem that differs in numbers of heads, tokens and columns only. */
+struct kda_launch *kda_launch_clone(const struct kda_launch *launch, const kda_problem *p);
+
+/* Runs a small problem of a plan's kind and compares with the CPU backend. */
+kda_status kda_known_answer(const kda_plan *plan, bool *right);
+
 /* Enqueues a checked call whose tensors are buffers of the plan's context. */
 kda_status kda_launch_run(kda_plan *plan, cl_command_queue queue, const struct kda_run *run,
                           cl_uint num_wait, const cl_event *wait, cl_event *event);

@@ -1,65 +1,28 @@
-/* What a plan launches: its kernels, their arguments, and the order of the launches. The only file
- * that sets kernel arguments.
+/* A call of a plan: kernel arguments, and the order of the launches. The only file that sets kernel
+ * arguments.
  *
  * SPDX-License-Identifier: MIT */
-#include <pthread.h>
-#include <stdlib.h>
-
 #include "args.h"
 #include "internal.h"
-
-enum kernel_id { STEP, TABLE, PREPARE, SCAN, ENTER, EMIT, KERNELS };
 
 /* The buffers of each kernel after its scalars, in the order of its parameters; WORKSPACE stands
  * for the workspace, END closes the list. */
 enum { WORKSPACE = KDA_TENSORS, END };
-static const struct {
-    const char *name;
-    enum kda_stage stage;
-    signed char buffers[KDA_TENSORS + 2];
-} kernels[KERNELS] = {
-    [STEP] = {"kda_step",
-              KDA_STAGE_STEP,
-              {KDA_TENSOR_Q, KDA_TENSOR_K, KDA_TENSOR_V, KDA_TENSOR_G, KDA_TENSOR_BETA,
-               KDA_TENSOR_A_LOG, KDA_TENSOR_DT_BIAS, KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX,
-               KDA_TENSOR_INITIAL_STATE, KDA_TENSOR_FINAL_STATE, KDA_TENSOR_OUT,
-               KDA_TENSOR_CHECKPOINTS, END}},
-    [TABLE] = {"kda_table",
-               KDA_STAGE_CHUNK,
-               {KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX, WORKSPACE, END}},
-    [PREPARE] = {"kda_prepare",
-                 KDA_STAGE_CHUNK,
-                 {KDA_TENSOR_Q, KDA_TENSOR_K, KDA_TENSOR_V, KDA_TENSOR_G, KDA_TENSOR_BETA,
-                  KDA_TENSOR_A_LOG, KDA_TENSOR_DT_BIAS, KDA_TENSOR_CU_SEQLENS, WORKSPACE, END}},
-    [SCAN] = {"kda_scan",
-              KDA_STAGE_SCAN,
-              {KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX, KDA_TENSOR_INITIAL_STATE,
-               KDA_TENSOR_FINAL_STATE, KDA_TENSOR_OUT, KDA_TENSOR_CHECKPOINTS, WORKSPACE, END}},
-    [ENTER] = {"kda_enter",
-               KDA_STAGE_GEMM,
-               {KDA_TENSOR_STATE_INDEX, KDA_TENSOR_INITIAL_STATE, WORKSPACE, END}},
-    [EMIT] = {"kda_emit",
-              KDA_STAGE_GEMM,
-              {KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX, KDA_TENSOR_FINAL_STATE,
-               KDA_TENSOR_OUT, KDA_TENSOR_CHECKPOINTS, WORKSPACE, END}},
-};
-
-/* Whether a plan with this configuration launches a kernel. */
-static bool is_used(const struct kda_config *c, enum kernel_id id)
-{
-    if (id == STEP || !c->chunk)
-        return id == STEP;
-    if (id == TABLE || id == PREPARE)
-        return true;
-    return (id == SCAN) == (c->engine == KDA_ENGINE_FUSED);
-}
-
-struct kda_launch {
-    pthread_mutex_t lock; /* setting arguments and enqueueing is one step: a kernel object holds
-                           * only one set of arguments */
-    cl_kernel kernel[KERNELS]; /* those of the chunkwise schedule NULL if no sequence takes it */
-    struct kda_config config;
-    struct kda_workspace workspace;
+static const signed char buffers[KDA_KERNELS][KDA_TENSORS + 2] = {
+    [KDA_KERNEL_STEP] = {KDA_TENSOR_Q, KDA_TENSOR_K, KDA_TENSOR_V, KDA_TENSOR_G, KDA_TENSOR_BETA,
+                         KDA_TENSOR_A_LOG, KDA_TENSOR_DT_BIAS, KDA_TENSOR_CU_SEQLENS,
+                         KDA_TENSOR_STATE_INDEX, KDA_TENSOR_INITIAL_STATE, KDA_TENSOR_FINAL_STATE,
+                         KDA_TENSOR_OUT, KDA_TENSOR_CHECKPOINTS, END},
+    [KDA_KERNEL_TABLE] = {KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX, WORKSPACE, END},
+    [KDA_KERNEL_PREPARE] = {KDA_TENSOR_Q, KDA_TENSOR_K, KDA_TENSOR_V, KDA_TENSOR_G, KDA_TENSOR_BETA,
+                            KDA_TENSOR_A_LOG, KDA_TENSOR_DT_BIAS, KDA_TENSOR_CU_SEQLENS, WORKSPACE,
+                            END},
+    [KDA_KERNEL_SCAN] = {KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX, KDA_TENSOR_INITIAL_STATE,
+                         KDA_TENSOR_FINAL_STATE, KDA_TENSOR_OUT, KDA_TENSOR_CHECKPOINTS, WORKSPACE,
+                         END},
+    [KDA_KERNEL_ENTER] = {KDA_TENSOR_STATE_INDEX, KDA_TENSOR_INITIAL_STATE, WORKSPACE, END},
+    [KDA_KERNEL_EMIT] = {KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX, KDA_TENSOR_FINAL_STATE,
+                         KDA_TENSOR_OUT, KDA_TENSOR_CHECKPOINTS, WORKSPACE, END},
 };
 
 /* A chain of launches: each waits for the one before, the first for the caller's events. On an
@@ -155,17 +118,16 @@ static struct kda_call_args call_args(const kda_problem *p, const struct kda_con
     };
 }
 
-static kda_status launch_range(const kda_plan *plan, struct chain *chain, enum kernel_id id,
+static kda_status launch_range(const kda_plan *plan, struct chain *chain, enum kda_kernel_id id,
                                const struct kda_run *run, const struct kda_call_args *args,
                                const size_t *local, const size_t *global, cl_event *event)
 {
     const struct kda_launch *l = plan->backend;
     cl_kernel kernel = l->kernel[id];
     cl_int err = clSetKernelArg(kernel, 0, sizeof *args, args);
-    for (cl_uint i = 0; !err && kernels[id].buffers[i] != END; i++) {
-        int buffer = kernels[id].buffers[i];
-        const cl_mem *mem =
-            buffer == WORKSPACE ? &run->workspace.mem : &run->tensor[buffer].mem;
+    for (cl_uint i = 0; !err && buffers[id][i] != END; i++) {
+        int buffer = buffers[id][i];
+        const cl_mem *mem = buffer == WORKSPACE ? &run->workspace.mem : &run->tensor[buffer].mem;
         err = clSetKernelArg(kernel, i + 1, sizeof *mem, mem);
     }
     kda_status st = kda_cl_check(plan->ctx, err, "clSetKernelArg");
@@ -182,7 +144,7 @@ static kda_status launch_range(const kda_plan *plan, struct chain *chain, enum k
 }
 
 /* Work-groups that find their work by one number. */
-static kda_status launch(const kda_plan *plan, struct chain *chain, enum kernel_id id,
+static kda_status launch(const kda_plan *plan, struct chain *chain, enum kda_kernel_id id,
                          const struct kda_run *run, const struct kda_call_args *args, size_t items,
                          int64_t groups, cl_event *event)
 {
@@ -191,7 +153,7 @@ static kda_status launch(const kda_plan *plan, struct chain *chain, enum kernel_
 }
 
 /* A work-item for each cell of many rows. */
-static kda_status launch_rows(const kda_plan *plan, struct chain *chain, enum kernel_id id,
+static kda_status launch_rows(const kda_plan *plan, struct chain *chain, enum kda_kernel_id id,
                               const struct kda_run *run, const struct kda_call_args *args,
                               int64_t cells, int64_t rows, cl_event *event)
 {
@@ -210,10 +172,10 @@ static kda_status multiply(const kda_plan *plan, struct chain *chain, const stru
     cl_event done = NULL;
     kda_status st = KDA_OK;
     if (chain->out_of_order)
-        st = kda_cl_check(plan->ctx,
-                          clEnqueueBarrierWithWaitList(chain->queue, chain->num_wait, chain->wait,
-                                                       NULL),
-                          "clEnqueueBarrierWithWaitList");
+        st = kda_cl_check(
+            plan->ctx,
+            clEnqueueBarrierWithWaitList(chain->queue, chain->num_wait, chain->wait, NULL),
+            "clEnqueueBarrierWithWaitList");
     if (!st)
         st = kda_gemm_enqueue(plan->ctx, chain->queue, run->workspace.mem, gemm,
                               chain->out_of_order ? &done : NULL);
@@ -255,7 +217,7 @@ static kda_status launch_products(const kda_plan *plan, struct chain *chain,
                                         .b = {at + u, V, stride},
                                         .c = {args->states_out + state, V, K * V}};
         args->step = (kda_i32)i;
-        st = launch_rows(plan, chain, ENTER, run, args, K * V, HV, NULL);
+        st = launch_rows(plan, chain, KDA_KERNEL_ENTER, run, args, K * V, HV, NULL);
         if (!st && plan->problem.rule == KDA_RULE_DELTA)
             st = multiply(plan, chain, run, &errors);
         if (!st)
@@ -283,76 +245,17 @@ static kda_status launch_products(const kda_plan *plan, struct chain *chain,
     if (!st)
         st = multiply(plan, chain, run, &inside);
     if (!st)
-        st = launch_rows(plan, chain, EMIT, run, args, (C > K ? C : K) * V, args->chunk_count * HV,
-                         event);
+        st = launch_rows(plan, chain, KDA_KERNEL_EMIT, run, args, (C > K ? C : K) * V,
+                         args->chunk_count * HV, event);
     return st;
 }
 
-/* ---- Build ------------------------------------------------------------------------------ */
+/* ---- Run -------------------------------------------------------------------------------- */
 
-static size_t work_items(const struct kda_config *c, enum kernel_id id)
-{
-    return id == STEP                  ? kda_config_step_items(c)
-           : id == SCAN                ? kda_config_scan_items(c)
-           : id == ENTER || id == EMIT ? (size_t)c->gemm_wg
-                                       : (size_t)c->prepare_wg;
-}
-
-/* Changes the configuration so that a kernel asks for less; false: it cannot. */
-static bool shrink(const kda_problem *p, struct kda_config *c, enum kernel_id id)
-{
-    if (id == STEP)
-        return kda_config_shrink(p, c);
-    int32_t *size = id == SCAN                ? &c->scan_v
-                    : id == ENTER || id == EMIT ? &c->gemm_wg
-                                                : &c->prepare_wg;
-    int32_t least = id == SCAN ? c->scan_vec : 16;
-    if (*size <= least)
-        return false;
-    *size /= 2;
-    return true;
-}
-
-/* Whether a kernel that was built can run as configured. If not, changes the configuration. */
-static bool fits(const kda_plan *plan, struct kda_launch *l, enum kernel_id id)
-{
-    const struct kda_device *d = plan->ctx->device;
-    struct kda_config *c = &l->config;
-    size_t items = work_items(c, id), most = items;
-    if (c->path == KDA_PATH_SUB_GROUPS && id == STEP &&
-        kda_device_sub_group_size(d, l->kernel[id], items) != (size_t)c->lanes) {
-        kda_log(plan->ctx, KDA_LOG_WARN,
-                "the compiler did not give kda_step sub-groups of %d: using local memory instead",
-                (int)c->lanes);
-        c->path = KDA_PATH_LOCAL;
-        c->lanes = 1;
-        return false;
-    }
-    clGetKernelWorkGroupInfo(l->kernel[id], d->id, CL_KERNEL_WORK_GROUP_SIZE, sizeof most, &most,
-                             NULL);
-    if (most >= items || !shrink(&plan->problem, c, id))
-        return true;
-    kda_log(plan->ctx, KDA_LOG_INFO, "%s runs in work-groups of %zu at most, not %zu",
-            kernels[id].name, most, items);
-    return false;
-}
-
-static kda_status build(kda_plan *plan, struct kda_launch *l, enum kernel_id id)
-{
-    for (;;) {
-        kda_status st = kda_program_kernel(plan->ctx, &plan->problem, &l->config, kernels[id].stage,
-                                           kernels[id].name, &l->kernel[id]);
-        if (st || fits(plan, l, id))
-            return st;
-        clReleaseKernel(l->kernel[id]);
-        l->kernel[id] = NULL;
-    }
-}
-
-static struct kda_call_args call_args_of(const kda_plan *plan, const struct kda_run *run,
-                                         const struct kda_workspace *w)
+static struct kda_call_args call_args_of(const kda_plan *plan, const struct kda_run *run)
 {
     const struct kda_launch *l = plan->backend;
+    const struct kda_workspace *w = &l->workspace;
     struct kda_call_args args = call_args(&plan->problem, &l->config, run);
     int64_t base = (int64_t)(run->workspace.offset / sizeof(float));
     args.table = base + w->table;
@@ -364,85 +267,6 @@ static struct kda_call_args call_args_of(const kda_plan *plan, const struct kda_
     args.piece = (kda_i32)l->config.piece;
     return args;
 }
-
-static kda_status launch_nothing(const kda_plan *plan, cl_mem memory, const struct kda_workspace *w)
-{
-    const struct kda_launch *l = plan->backend;
-    struct chain chain = {.queue = plan->ctx->device->queue};
-    struct kda_run nothing = {.sequences = 1, .slots = 1, .workspace.mem = memory};
-    for (int i = 0; i < KDA_TENSORS; i++)
-        nothing.tensor[i].element = 1;
-    struct kda_call_args args = call_args_of(plan, &nothing, w);
-    args.chunk_count = 1;
-    kda_status st = KDA_OK;
-    for (int id = 0; !st && id < KERNELS; id++)
-        if (l->kernel[id])
-            st = launch(plan, &chain, (enum kernel_id)id, &nothing, &args,
-                        work_items(&l->config, (enum kernel_id)id), 1, NULL);
-    if (!st && l->config.engine == KDA_ENGINE_CLBLAST)
-        st = launch_products(plan, &chain, &nothing, &args, NULL);
-    kda_status finished = kda_cl_check(plan->ctx, clFinish(chain.queue), "clFinish");
-    return st ? st : finished;
-}
-
-/* Launches everything once over no tokens, in a workspace for one chunk: some drivers, and CLBlast,
- * compile at the first launch, and kda_enqueue must not. */
-static kda_status warm_up(const kda_plan *plan)
-{
-    const struct kda_launch *l = plan->backend;
-    struct kda_config config = l->config;
-    kda_problem problem = plan->problem;
-    config.piece = 1;
-    problem.max_sequences = 1;
-    struct kda_workspace w = kda_workspace_layout(&problem, &config);
-    cl_int err;
-    cl_mem memory =
-        clCreateBuffer(plan->ctx->device->context, CL_MEM_READ_WRITE, w.bytes, NULL, &err);
-    kda_status st = kda_cl_check(plan->ctx, err, "clCreateBuffer");
-    if (st)
-        return st;
-    st = launch_nothing(plan, memory, &w);
-    clReleaseMemObject(memory);
-    return st;
-}
-
-kda_status kda_launch_create(kda_plan *plan)
-{
-    struct kda_launch *l = calloc(1, sizeof *l);
-    if (!l)
-        return kda_no_memory(plan->ctx, "a plan", sizeof *l);
-    plan->backend = l;
-    pthread_mutex_init(&l->lock, NULL);
-    kda_status st = kda_config_choose(plan->ctx, &plan->problem, &l->config);
-    for (int id = 0; !st && id < KERNELS; id++)
-        if (is_used(&l->config, (enum kernel_id)id))
-            st = build(plan, l, (enum kernel_id)id);
-    if (st)
-        return st;
-    if (l->config.chunk) {
-        l->workspace = kda_workspace_layout(&plan->problem, &l->config);
-        plan->workspace = l->workspace.bytes;
-    }
-    return warm_up(plan);
-}
-
-void kda_launch_destroy(struct kda_launch *l)
-{
-    if (!l)
-        return;
-    for (int id = 0; id < KERNELS; id++)
-        if (l->kernel[id])
-            clReleaseKernel(l->kernel[id]);
-    pthread_mutex_destroy(&l->lock);
-    free(l);
-}
-
-const struct kda_config *kda_launch_config(const struct kda_launch *l)
-{
-    return &l->config;
-}
-
-/* ---- Run -------------------------------------------------------------------------------- */
 
 /* What the host knows of a call: whether any sequence may go token by token, and how many chunks
  * the others have at most. */
@@ -473,19 +297,25 @@ static kda_status launch_chunks(const kda_plan *plan, struct chain *chain,
     const struct kda_launch *l = plan->backend;
     const struct kda_config *c = &l->config;
     int64_t base = args->table - l->workspace.table;
-    kda_status st =
-        launch(plan, chain, TABLE, run, args, work_items(c, TABLE), 1, NULL);
+    kda_status st = KDA_OK;
+    if (kda_present(&run->tensor[KDA_TENSOR_CU_SEQLENS]))
+        st = launch(plan, chain, KDA_KERNEL_TABLE, run, args, kda_config_items(c, KDA_KERNEL_TABLE),
+                    1, NULL);
+    else
+        args->chunks_each = (kda_i32)(chunks / run->sequences);
     for (int64_t first = 0, turn = 0; !st && first < chunks; first += c->piece, turn ^= 1) {
         int64_t count = chunks - first < c->piece ? chunks - first : c->piece;
         args->first_chunk = (kda_i32)first;
         args->chunk_count = (kda_i32)count;
         args->carry_in = base + l->workspace.carry[turn];
         args->carry_out = base + l->workspace.carry[turn ^ 1];
-        st = launch(plan, chain, PREPARE, run, args, work_items(c, PREPARE),
-                    count * plan->problem.value_heads, NULL);
+        st = launch(plan, chain, KDA_KERNEL_PREPARE, run, args,
+                    kda_config_items(c, KDA_KERNEL_PREPARE), count * plan->problem.value_heads,
+                    NULL);
         cl_event *last = first + count == chunks ? event : NULL;
         if (!st && c->engine == KDA_ENGINE_FUSED)
-            st = launch(plan, chain, SCAN, run, args, work_items(c, SCAN),
+            st = launch(plan, chain, KDA_KERNEL_SCAN, run, args,
+                        kda_config_items(c, KDA_KERNEL_SCAN),
                         kda_config_scan_groups(&plan->problem, c, run->sequences), last);
         else if (!st)
             st = launch_products(plan, chain, run, args, last);
@@ -503,12 +333,23 @@ kda_status kda_launch_run(kda_plan *plan, cl_command_queue queue, const struct k
     clGetCommandQueueInfo(queue, CL_QUEUE_PROPERTIES, sizeof properties, &properties, NULL);
     chain.out_of_order = properties & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE;
 
-    struct kda_call_args args = call_args_of(plan, run, &l->workspace);
+    bool ragged = kda_present(&run->tensor[KDA_TENSOR_CU_SEQLENS]);
+    int64_t longest = ragged ? run->tokens : run->tokens / run->sequences;
+    int64_t limit = plan->ctx->device->max_loop_turns, turns = kda_config_loop_turns(c, longest);
+    if (limit && turns > limit) {
+        kda_log(
+            plan->ctx, KDA_LOG_ERROR,
+            "kda_args.tokens = %lld: this driver ends loops after %lld iterations, this call may "
+            "need %lld",
+            (long long)run->tokens, (long long)limit, (long long)turns);
+        return KDA_UNSUPPORTED;
+    }
+    struct kda_call_args args = call_args_of(plan, run);
     struct extent extent = extent_of(c, run);
     kda_status st = KDA_OK;
     pthread_mutex_lock(&l->lock);
     if (extent.steps)
-        st = launch(plan, &chain, STEP, run, &args, work_items(c, STEP),
+        st = launch(plan, &chain, KDA_KERNEL_STEP, run, &args, kda_config_items(c, KDA_KERNEL_STEP),
                     kda_config_step_groups(&plan->problem, c, run->sequences),
                     extent.chunks ? NULL : event);
     if (!st && extent.chunks)

@@ -124,7 +124,8 @@ static size_t describe(const kda_plan *plan, char *text, size_t n)
 {
     static const char *const paths[] = {"local", "sub_groups", "ptx"};
     static const char *const engines[] = {"auto", "clblast", "fused", "mma"};
-    const struct kda_config *c = kda_launch_config(plan->backend);
+    const struct kda_launch *l = plan->backend;
+    const struct kda_config *c = &l->config;
     char step[128];
     snprintf(step, sizeof step, "path=%s lanes=%d rows=%d groups=%d cols=%d vec=%d", paths[c->path],
              (int)c->lanes, (int)c->rows, (int)c->groups, (int)c->cols, (int)c->vec);
@@ -133,42 +134,43 @@ static size_t describe(const kda_plan *plan, char *text, size_t n)
     return (size_t)snprintf(text, n,
                             "schedule=chunkwise engine=%s chunk=%d recurrent_up_to=%d "
                             "device=opencl scan=%dx%dx%d piece=%lld %s",
-                            engines[c->engine], (int)c->chunk, (int)c->step_limit,
-                            (int)c->scan_v, (int)c->scan_vec, (int)c->scan_rows,
-                            (long long)c->piece, step);
+                            engines[c->engine], (int)c->chunk, (int)c->step_limit, (int)c->scan_v,
+                            (int)c->scan_vec, (int)c->scan_rows, (long long)c->piece, step);
 }
 
 /* ---- Run -------------------------------------------------------------------------------- */
 
-/* What a caller's buffers must be: of this context, and large enough for their tensors. */
+/* A caller's buffer must be of this context and hold so many bytes from an offset. */
+static kda_status check_buffer(const kda_context *ctx, const char *name, cl_mem mem, size_t offset,
+                               size_t bytes)
+{
+    size_t size = 0;
+    cl_context owner = NULL;
+    cl_int err = clGetMemObjectInfo(mem, CL_MEM_SIZE, sizeof size, &size, NULL);
+    if (!err)
+        err = clGetMemObjectInfo(mem, CL_MEM_CONTEXT, sizeof owner, &owner, NULL);
+    KDA_REQUIRE(ctx, !err, "kda_args.%s.mem is not an OpenCL buffer (%s)", name,
+                kda_cl_error_name(err));
+    KDA_REQUIRE(ctx, owner == ctx->device->context,
+                "kda_args.%s.mem belongs to another OpenCL context", name);
+    KDA_REQUIRE(ctx, offset <= size && bytes <= size - offset,
+                "kda_args.%s needs %zu bytes from offset %zu, its buffer has %zu", name, bytes,
+                offset, size);
+    return KDA_OK;
+}
+
 static kda_status check_buffers(const kda_context *ctx, const struct kda_run *run)
 {
-    for (int i = 0; i < KDA_TENSORS; i++) {
+    kda_status st = KDA_OK;
+    for (int i = 0; !st && i < KDA_TENSORS; i++) {
         const struct kda_tensor *t = &run->tensor[i];
-        if (!t->mem)
-            continue;
-        size_t size = 0, span = kda_tensor_span(t);
-        cl_context owner = NULL;
-        cl_int err = clGetMemObjectInfo(t->mem, CL_MEM_SIZE, sizeof size, &size, NULL);
-        if (!err)
-            err = clGetMemObjectInfo(t->mem, CL_MEM_CONTEXT, sizeof owner, &owner, NULL);
-        KDA_REQUIRE(ctx, !err, "kda_args.%s.mem is not an OpenCL buffer (%s)", t->name,
-                    kda_cl_error_name(err));
-        KDA_REQUIRE(ctx, owner == ctx->device->context,
-                    "kda_args.%s.mem belongs to another OpenCL context", t->name);
-        KDA_REQUIRE(ctx, t->offset <= size && span <= size - t->offset,
-                    "kda_args.%s needs %zu bytes from offset %zu, its buffer has %zu", t->name, span,
-                    t->offset, size);
+        if (t->mem)
+            st = check_buffer(ctx, t->name, t->mem, t->offset, kda_tensor_span(t));
     }
-    if (run->workspace.mem) {
-        size_t size = 0;
-        cl_int err = clGetMemObjectInfo(run->workspace.mem, CL_MEM_SIZE, sizeof size, &size, NULL);
-        KDA_REQUIRE(ctx,
-                    !err && run->workspace.offset <= size &&
-                        run->workspace.size <= size - run->workspace.offset,
-                    "kda_args.workspace: its buffer has %zu bytes", size);
-    }
-    return KDA_OK;
+    if (!st && run->workspace.mem)
+        st = check_buffer(ctx, "workspace", run->workspace.mem, run->workspace.offset,
+                          run->workspace.size);
+    return st;
 }
 
 static kda_status check_queue(const kda_context *ctx, cl_command_queue queue)
@@ -201,8 +203,8 @@ static kda_status execute(kda_plan *plan, const struct kda_run *run)
     kda_status st = kda_staging_upload(ctx, run, &on_device);
     if (!st && plan->workspace) {
         cl_int err;
-        on_device.workspace.mem = clCreateBuffer(ctx->device->context, CL_MEM_READ_WRITE,
-                                                 plan->workspace, NULL, &err);
+        on_device.workspace.mem =
+            clCreateBuffer(ctx->device->context, CL_MEM_READ_WRITE, plan->workspace, NULL, &err);
         st = kda_cl_check(ctx, err, "clCreateBuffer(workspace)");
     }
     if (!st)

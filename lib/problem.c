@@ -14,6 +14,7 @@ kda_status kda_struct_copy(const kda_context *ctx, const char *name, void *out, 
                 "%s.struct_size is %zu: fill the struct with the macro %s()", name, in_size, name);
     memset(out, 0, out_size);
     memcpy(out, in, in_size < out_size ? in_size : out_size);
+    memcpy(out, &out_size, sizeof out_size); /* the copy's own struct_size, its first member */
     for (size_t i = out_size; i < in_size; i++) {
         if (((const char *)in)[i]) {
             kda_log(ctx, KDA_LOG_ERROR,

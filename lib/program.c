@@ -53,12 +53,11 @@ static void format_options(const kda_problem *p, const struct kda_config *c, cha
              "-DKDA_HEAD_MAP=%d -DKDA_PATH=%d -DKDA_LANES=%d -DKDA_ROWS=%d -DKDA_GROUPS=%d "
              "-DKDA_COLS=%d -DKDA_VEC=%d -DKDA_CHUNK=%d -DKDA_PREPARE_WG=%d -DKDA_SCAN_V=%d "
              "-DKDA_SCAN_VEC=%d -DKDA_SCAN_ROWS=%d -DKDA_COMPACT=%d",
-             (int)p->key_dim, (int)p->dtype, (int)p->g_dtype, (int)p->beta_dtype,
-             (int)p->out_dtype, (int)p->state_dtype, (int)p->gate,
-             !!(p->flags & KDA_GATE_PER_HEAD), (int)p->beta, (int)p->rule,
-             !!(p->flags & KDA_NORM_QK), (int)p->state_layout, (int)p->head_map, (int)c->path,
-             (int)c->lanes, (int)c->rows, (int)c->groups, (int)c->cols, (int)c->vec, (int)c->chunk,
-             (int)c->prepare_wg, (int)c->scan_v, (int)c->scan_vec, (int)c->scan_rows,
+             (int)p->key_dim, (int)p->dtype, (int)p->g_dtype, (int)p->beta_dtype, (int)p->out_dtype,
+             (int)p->state_dtype, (int)p->gate, !!(p->flags & KDA_GATE_PER_HEAD), (int)p->beta,
+             (int)p->rule, !!(p->flags & KDA_NORM_QK), (int)p->state_layout, (int)p->head_map,
+             (int)c->path, (int)c->lanes, (int)c->rows, (int)c->groups, (int)c->cols, (int)c->vec,
+             (int)c->chunk, (int)c->prepare_wg, (int)c->scan_v, (int)c->scan_vec, (int)c->scan_rows,
              (int)c->compact);
 }
 
@@ -117,8 +116,8 @@ static kda_status find_or_build(const kda_context *ctx, enum kda_stage stage, co
     const char *sources[] = {args_h, common_cl, tile_cl, stages[stage]};
     e->stage = stage;
     snprintf(e->options, sizeof e->options, "%s", options);
-    kda_status st = build(ctx, (cl_uint)KDA_COUNT_OF(sources), sources, options, KDA_LOG_ERROR,
-                          &e->program);
+    kda_status st =
+        build(ctx, (cl_uint)KDA_COUNT_OF(sources), sources, options, KDA_LOG_ERROR, &e->program);
     if (st) {
         free(e);
         return st;
@@ -152,8 +151,8 @@ kda_status kda_program_probe(kda_context *ctx, const char *source, const char *o
 {
     const char *sources[] = {tile_cl, source};
     cl_program program = NULL;
-    kda_status st = build(ctx, (cl_uint)KDA_COUNT_OF(sources), sources, options, KDA_LOG_DEBUG,
-                          &program);
+    kda_status st =
+        build(ctx, (cl_uint)KDA_COUNT_OF(sources), sources, options, KDA_LOG_DEBUG, &program);
     if (st)
         return st;
     cl_int err;

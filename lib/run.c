@@ -39,10 +39,8 @@ static kda_status check_strides(const kda_context *ctx, const struct kda_tensor 
     /* Two elements never coincide if one of the two orders of rows and heads nests. */
     int64_t ts = t->rows > 1 ? t->token_stride : MAX_OFFSET;
     int64_t hs = t->heads > 1 ? t->head_stride : MAX_OFFSET;
-    bool rows_outside =
-        hs >= t->inner && ts >= (t->heads > 1 ? (t->heads - 1) * hs : 0) + t->inner;
-    bool heads_outside =
-        ts >= t->inner && hs >= (t->rows > 1 ? (t->rows - 1) * ts : 0) + t->inner;
+    bool rows_outside = hs >= t->inner && ts >= (t->heads > 1 ? (t->heads - 1) * hs : 0) + t->inner;
+    bool heads_outside = ts >= t->inner && hs >= (t->rows > 1 ? (t->rows - 1) * ts : 0) + t->inner;
     KDA_REQUIRE(ctx, rows_outside || heads_outside,
                 "kda_args.%s: strides %lld and %lld make rows of %lld elements overlap", t->name,
                 (long long)t->token_stride, (long long)t->head_stride, (long long)t->inner);
@@ -53,8 +51,8 @@ static kda_status check_strides(const kda_context *ctx, const struct kda_tensor 
 static kda_status resolve_view(const kda_context *ctx, const kda_input *view, bool host,
                                struct kda_tensor *t)
 {
-    KDA_REQUIRE(ctx, !(host && view->mem),
-                "kda_args.%s.mem: kda_execute takes host memory (.host)", t->name);
+    KDA_REQUIRE(ctx, !(host && view->mem), "kda_args.%s.mem: kda_execute takes host memory (.host)",
+                t->name);
     KDA_REQUIRE(ctx, !(!host && view->host),
                 "kda_args.%s.host: kda_enqueue takes OpenCL memory (.mem)", t->name);
     t->mem = view->mem;
@@ -82,15 +80,13 @@ static kda_status resolve_counts(const kda_plan *plan, const kda_args *a, struct
     KDA_REQUIRE(ctx, r->sequences >= 1 && r->sequences <= p->max_sequences,
                 "kda_args.sequences must be in 1..max_sequences = %lld (is %lld)",
                 (long long)p->max_sequences, (long long)r->sequences);
-    KDA_REQUIRE(ctx,
-                a->cu_seqlens.mem || a->cu_seqlens.host || r->tokens % r->sequences == 0,
+    KDA_REQUIRE(ctx, a->cu_seqlens.mem || a->cu_seqlens.host || r->tokens % r->sequences == 0,
                 "kda_args.tokens (%lld) must be a multiple of sequences (%lld) without cu_seqlens",
                 (long long)r->tokens, (long long)r->sequences);
     KDA_REQUIRE(ctx, a->cu_seqlens_type == KDA_I32 || a->cu_seqlens_type == KDA_I64,
                 "kda_args.cu_seqlens_type is not a kda_index_type (%d)", (int)a->cu_seqlens_type);
     KDA_REQUIRE(ctx, a->state_index_type == KDA_I32 || a->state_index_type == KDA_I64,
-                "kda_args.state_index_type is not a kda_index_type (%d)",
-                (int)a->state_index_type);
+                "kda_args.state_index_type is not a kda_index_type (%d)", (int)a->state_index_type);
     bool pool = a->state_index.mem || a->state_index.host;
     KDA_REQUIRE(ctx, pool ? a->slots >= 1 && a->slots <= INT32_MAX : a->slots == 0,
                 pool ? "kda_args.slots must be in 1..2^31-1 with state_index (is %lld)"
@@ -145,7 +141,10 @@ static void set_shapes(const kda_problem *p, struct kda_run *r)
 static kda_status resolve_views(const kda_context *ctx, const kda_args *a, bool host,
                                 struct kda_run *r)
 {
-#define OUTPUT(x) {(x).mem, (x).host, (x).offset, (x).token_stride, (x).head_stride}
+#define OUTPUT(x)                                                                                  \
+    {                                                                                              \
+        (x).mem, (x).host, (x).offset, (x).token_stride, (x).head_stride                           \
+    }
     const kda_input views[KDA_TENSORS] = {
         [KDA_TENSOR_Q] = a->q,
         [KDA_TENSOR_K] = a->k,
@@ -203,8 +202,8 @@ static kda_status check_presence(const kda_plan *plan, const struct kda_run *r)
     bool same = kda_present(in) && in->mem == out->mem && in->host == out->host &&
                 in->offset == out->offset;
     KDA_REQUIRE(plan->ctx,
-                !same || (in->token_stride == out->token_stride &&
-                          in->head_stride == out->head_stride),
+                !same ||
+                    (in->token_stride == out->token_stride && in->head_stride == out->head_stride),
                 "kda_args.final_state in the initial state's memory must have its strides");
     return KDA_OK;
 }
@@ -291,12 +290,10 @@ static kda_status check_gates(const kda_plan *plan, const struct kda_run *r)
     return KDA_OK;
 }
 
-kda_status kda_run_resolve(const kda_plan *plan, const kda_args *args, bool host,
-                           struct kda_run *r)
+kda_status kda_run_resolve(const kda_plan *plan, const kda_args *args, bool host, struct kda_run *r)
 {
     kda_args a;
-    kda_status st =
-        kda_struct_copy(plan->ctx, "kda_args", &a, sizeof a, args, args->struct_size);
+    kda_status st = kda_struct_copy(plan->ctx, "kda_args", &a, sizeof a, args, args->struct_size);
     if (st)
         return st;
     memset(r, 0, sizeof *r);

@@ -34,10 +34,10 @@ static kda_status upload(const kda_context *ctx, const struct kda_tensor *t, cl_
         return kda_no_memory(ctx, t->name, bytes);
     if (!kda_tensor_packed(t))
         copy_rows(t, packed, true);
-    kda_status st = kda_cl_check(ctx,
-                                 clEnqueueWriteBuffer(ctx->device->queue, mem, CL_TRUE, 0, bytes,
-                                                      packed, 0, NULL, NULL),
-                                 "clEnqueueWriteBuffer");
+    kda_status st = kda_cl_check(
+        ctx,
+        clEnqueueWriteBuffer(ctx->device->queue, mem, CL_TRUE, 0, bytes, packed, 0, NULL, NULL),
+        "clEnqueueWriteBuffer");
     if (!kda_tensor_packed(t))
         free(packed);
     return st;
@@ -49,10 +49,9 @@ static kda_status download(const kda_context *ctx, const struct kda_tensor *t, c
     char *packed = kda_tensor_packed(t) ? kda_row(t, 0, 0) : malloc(bytes);
     if (!packed)
         return kda_no_memory(ctx, t->name, bytes);
-    kda_status st = kda_cl_check(ctx,
-                                 clEnqueueReadBuffer(ctx->device->queue, mem, CL_TRUE, 0, bytes,
-                                                     packed, 0, NULL, NULL),
-                                 "clEnqueueReadBuffer");
+    kda_status st = kda_cl_check(
+        ctx, clEnqueueReadBuffer(ctx->device->queue, mem, CL_TRUE, 0, bytes, packed, 0, NULL, NULL),
+        "clEnqueueReadBuffer");
     if (!kda_tensor_packed(t)) {
         if (!st)
             copy_rows(t, packed, false);
@@ -87,8 +86,9 @@ kda_status kda_staging_upload(const kda_context *ctx, const struct kda_run *run,
             return KDA_MEMORY;
         }
         cl_int err;
-        d->mem = clCreateBuffer(ctx->device->context,
-                                t->output ? CL_MEM_READ_WRITE : CL_MEM_READ_ONLY, bytes, NULL, &err);
+        d->mem =
+            clCreateBuffer(ctx->device->context, t->output ? CL_MEM_READ_WRITE : CL_MEM_READ_ONLY,
+                           bytes, NULL, &err);
         kda_status st = kda_cl_check(ctx, err, "clCreateBuffer");
         if (st)
             return st;

@@ -104,9 +104,9 @@ kda_status kda_cl_check(const kda_context *ctx, cl_int code, const char *call)
         return KDA_OK;
     /* -5 at a launch is how drivers say that registers or local memory ran out, or that an earlier
      * kernel crashed: not a lack of memory that a smaller call would cure. */
-    const char *hint =
-        code == CL_OUT_OF_RESOURCES ? "; too many registers or too much local memory, or a lost device"
-                                    : "";
+    const char *hint = code == CL_OUT_OF_RESOURCES
+                           ? "; too many registers or too much local memory, or a lost device"
+                           : "";
     kda_log(ctx, KDA_LOG_ERROR, "%s failed: %s (%d)%s", call, kda_cl_error_name(code), (int)code,
             hint);
     switch (code) {

@@ -1,0 +1,148 @@
+/* From a resolved problem to kernels that have proved themselves: configuration, kernels, then a
+ * small call whose answer is known. What a device gets wrong is demoted, step by step, with a
+ * warning: a path of cl/tile.cl to local memory, chunks to the recurrent schedule.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <stdlib.h>
+
+#include "internal.h"
+
+static const struct {
+    const char *name;
+    enum kda_stage stage;
+} kernels[KDA_KERNELS] = {
+    [KDA_KERNEL_STEP] = {"kda_step", KDA_STAGE_STEP},
+    [KDA_KERNEL_TABLE] = {"kda_table", KDA_STAGE_CHUNK},
+    [KDA_KERNEL_PREPARE] = {"kda_prepare", KDA_STAGE_CHUNK},
+    [KDA_KERNEL_SCAN] = {"kda_scan", KDA_STAGE_SCAN},
+    [KDA_KERNEL_ENTER] = {"kda_enter", KDA_STAGE_GEMM},
+    [KDA_KERNEL_EMIT] = {"kda_emit", KDA_STAGE_GEMM},
+};
+
+/* Whether a plan with this configuration launches a kernel. */
+static bool is_used(const struct kda_config *c, enum kda_kernel_id id)
+{
+    if (id == KDA_KERNEL_STEP || !c->chunk)
+        return id == KDA_KERNEL_STEP;
+    if (id == KDA_KERNEL_TABLE || id == KDA_KERNEL_PREPARE)
+        return true;
+    return (id == KDA_KERNEL_SCAN) == (c->engine == KDA_ENGINE_FUSED);
+}
+
+/* Whether a kernel that was built can run as configured. If not, changes the configuration. */
+static bool fits(const kda_plan *plan, struct kda_launch *l, enum kda_kernel_id id)
+{
+    const struct kda_device *d = plan->ctx->device;
+    struct kda_config *c = &l->config;
+    size_t items = kda_config_items(c, id), most = items;
+    if (c->path == KDA_PATH_SUB_GROUPS && id == KDA_KERNEL_STEP &&
+        kda_device_sub_group_size(d, l->kernel[id], items) != (size_t)c->lanes) {
+        kda_log(plan->ctx, KDA_LOG_WARN,
+                "the compiler did not give kda_step sub-groups of %d: using local memory instead",
+                (int)c->lanes);
+        c->path = KDA_PATH_LOCAL;
+        c->lanes = 1;
+        return false;
+    }
+    clGetKernelWorkGroupInfo(l->kernel[id], d->id, CL_KERNEL_WORK_GROUP_SIZE, sizeof most, &most,
+                             NULL);
+    if (most >= items || !kda_config_shrink(&plan->problem, c, id))
+        return true;
+    kda_log(plan->ctx, KDA_LOG_INFO, "%s runs in work-groups of %zu at most, not %zu",
+            kernels[id].name, most, items);
+    return false;
+}
+
+static kda_status build_kernel(kda_plan *plan, struct kda_launch *l, enum kda_kernel_id id)
+{
+    for (;;) {
+        kda_status st = kda_program_kernel(plan->ctx, &plan->problem, &l->config, kernels[id].stage,
+                                           kernels[id].name, &l->kernel[id]);
+        if (st || fits(plan, l, id))
+            return st;
+        clReleaseKernel(l->kernel[id]);
+        l->kernel[id] = NULL;
+    }
+}
+
+void kda_launch_destroy(struct kda_launch *l)
+{
+    if (!l)
+        return;
+    for (int id = 0; id < KDA_KERNELS; id++)
+        if (l->kernel[id])
+            clReleaseKernel(l->kernel[id]);
+    pthread_mutex_destroy(&l->lock);
+    free(l);
+}
+
+struct kda_launch *kda_launch_clone(const struct kda_launch *l, const kda_problem *p)
+{
+    struct kda_launch *clone = calloc(1, sizeof *clone);
+    if (!clone)
+        return NULL;
+    pthread_mutex_init(&clone->lock, NULL);
+    clone->config = l->config;
+    kda_config_pad(p, &clone->config);
+    for (int id = 0; id < KDA_KERNELS; id++) {
+        if (!l->kernel[id])
+            continue;
+        clRetainKernel(l->kernel[id]);
+        clone->kernel[id] = l->kernel[id];
+    }
+    if (clone->config.chunk) {
+        clone->config.piece = kda_workspace_chunks(&clone->config, p->max_tokens, p->max_sequences);
+        clone->workspace = kda_workspace_layout(p, &clone->config);
+    }
+    return clone;
+}
+
+/* One try with the schedule and path as they stand. */
+static kda_status try_build(kda_plan *plan, const kda_problem *p, enum kda_path path, bool *right)
+{
+    struct kda_launch *l = calloc(1, sizeof *l);
+    if (!l)
+        return kda_no_memory(plan->ctx, "a plan", sizeof *l);
+    plan->backend = l;
+    pthread_mutex_init(&l->lock, NULL);
+    kda_status st = kda_config_choose(plan->ctx, p, path, &l->config);
+    for (int id = 0; !st && id < KDA_KERNELS; id++)
+        if (is_used(&l->config, (enum kda_kernel_id)id))
+            st = build_kernel(plan, l, (enum kda_kernel_id)id);
+    if (st)
+        return st;
+    plan->workspace = 0;
+    if (l->config.chunk) {
+        l->workspace = kda_workspace_layout(p, &l->config);
+        plan->workspace = l->workspace.bytes;
+    }
+    return kda_known_answer(plan, right);
+}
+
+kda_status kda_launch_create(kda_plan *plan)
+{
+    kda_problem p = plan->problem;
+    enum kda_path path = plan->ctx->device->path;
+    for (;;) {
+        bool right = false;
+        kda_status st = try_build(plan, &p, path, &right);
+        if (st || right)
+            return st;
+        const struct kda_launch *l = plan->backend;
+        if (l->config.path != KDA_PATH_LOCAL) {
+            path = KDA_PATH_LOCAL;
+            kda_log(plan->ctx, KDA_LOG_WARN,
+                    "wrong answer with lane exchange: using local memory instead");
+        } else if (l->config.chunk && p.schedule == KDA_SCHEDULE_AUTO) {
+            p.schedule = KDA_SCHEDULE_RECURRENT;
+            kda_log(plan->ctx, KDA_LOG_WARN,
+                    "wrong answer in chunks: using the recurrent schedule for all lengths");
+        } else {
+            kda_log(plan->ctx, KDA_LOG_ERROR,
+                    "kda_plan_create: this device computes a wrong answer for a small problem");
+            return KDA_UNSUPPORTED;
+        }
+        kda_launch_destroy(plan->backend);
+        plan->backend = NULL;
+    }
+}
