@@ -37,8 +37,9 @@
  * which for beta <= 1 and unit keys keeps every entry of order one, however alike the keys are; a
  * power series would not (its terms grow like binomials before they cancel).
  *
- * WORK SPLIT. One work-group for each chunk and value head. 256 roles are shared out over the
- * work-group's items, PASSES roles each. Key channels come in slabs of 32, so local memory stays
+ * WORK SPLIT. One work-group for each chunk and value head. 512 roles, 256 for A_kk and 256 for
+ * A_qk, are shared out over the work-group's items, PASSES roles each; an item with one role keeps
+ * 16 + 6 sums in registers, so that 512 items fit a multiprocessor's 65536. Key channels come in slabs of 32, so local memory stays
  * below 32 KiB at C = 64:
  *     three slabs of C x 32     27 KiB   while A_kk and A_qk are summed in registers, then
  *     T, C x C, and a slab      26 KiB   while W and U are formed
@@ -49,19 +50,20 @@
  * SPDX-License-Identifier: MIT */
 
 #ifndef KDA_PREPARE_WG
-#define KDA_PREPARE_WG 256 /* a power of two, 16..256 */
+#define KDA_PREPARE_WG 512 /* a power of two, 16..512 */
 #endif
 
 #define C KDA_CHUNK
 #define BLOCKS (C / 16)
 #define PAIRS (BLOCKS * (BLOCKS - 1) / 2)
 #define PAIR(I, J) ((I) * ((I)-1) / 2 + (J))
-#define ROLES 256
-#define PASSES (ROLES / KDA_PREPARE_WG)
+#define ROLES 256 /* for each of the two matrices */
+#define PASSES (2 * ROLES / KDA_PREPARE_WG)
 #define SLAB 32
 #define ROW (SLAB + 4) /* rows of whole float4, eight neighbouring ones in different banks */
 #define T_ROW (C + 1)
-#define HALVES (BLOCKS > 1 ? 2 : 1)
+/* Columns of T that an item solves for. */
+#define COLUMNS ((C + KDA_PREPARE_WG - 1) / KDA_PREPARE_WG)
 /* The same-block pairs: C keys, their channels of a slab shared out over SHARES roles. */
 #define SHARES (ROLES / C)
 #define SHARE (SLAB / SHARES)
@@ -209,20 +211,20 @@ UNROLL_BY(4)
     }
 #endif
 
-    /* Sums of the A matrices: of different blocks, and of the same block. */
+    /* Sums of a role's matrix: pairs of different blocks, and of the same block. */
 #if PAIRS
-    float far_kk[PASSES][PAIRS], far_qk[PASSES][PAIRS];
+    float far[PASSES][PAIRS];
 #endif
-    float near_kk[PASSES][16], near_qk[PASSES][16];
+    float near[PASSES][16];
     for (int p = 0; p < PASSES; p++) {
 #if PAIRS
 UNROLL
         for (int i = 0; i < PAIRS; i++)
-            far_kk[p][i] = far_qk[p][i] = 0.0f;
+            far[p][i] = 0.0f;
 #endif
 UNROLL
         for (int i = 0; i < 16; i++)
-            near_kk[p][i] = near_qk[p][i] = 0.0f;
+            near[p][i] = 0.0f;
     }
 
     for (int d0 = 0; d0 < PADDED_K; d0 += SLAB) {
@@ -251,7 +253,8 @@ UNROLL
 
         /* Same block: carry key j of a share of channels from token to token. */
         for (int p = 0; p < PASSES; p++) {
-            const int role = lid + p * KDA_PREPARE_WG;
+            const int role = (lid + p * KDA_PREPARE_WG) % ROLES;
+            const int matrix = (lid + p * KDA_PREPARE_WG) / ROLES;
             const int j = role % C, share = role / C, base = j & ~15;
             float carried[SHARE];
 UNROLL
@@ -261,19 +264,17 @@ UNROLL
             for (int i = 0; i < 16; i++) {
                 if (base + i < j)
                     continue;
-                __local const float *row = memory + (base + i) * ROW + share * SHARE;
+                __local const float *decays = slab_c + (base + i) * ROW + share * SHARE;
+                __local const float *row = decays - (2 - matrix) * C * ROW;
 UNROLL
                 for (int s = 0; s < SHARE; s += 2) {
-                    const float2 ki = local2(row + s), qi = local2(row + C * ROW + s),
-                                 decay = local2(row + 2 * C * ROW + s);
+                    const float2 x = local2(row + s), decay = local2(decays + s);
                     if (base + i > j) {
                         carried[s] *= decay.s0;
                         carried[s + 1] *= decay.s1;
                     }
-                    near_kk[p][i] += ki.s0 * carried[s];
-                    near_kk[p][i] += ki.s1 * carried[s + 1];
-                    near_qk[p][i] += qi.s0 * carried[s];
-                    near_qk[p][i] += qi.s1 * carried[s + 1];
+                    near[p][i] += x.s0 * carried[s];
+                    near[p][i] += x.s1 * carried[s + 1];
                 }
             }
         }
@@ -321,18 +322,17 @@ UNROLL
 UNROLL
         for (int block = 1; block < BLOCKS; block++) {
             for (int p = 0; p < PASSES; p++) {
-                const int role = lid + p * KDA_PREPARE_WG;
-                __local const float *row = memory + (block * 16 + role / 16) * ROW;
+                const int role = (lid + p * KDA_PREPARE_WG) % ROLES;
+                const int matrix = (lid + p * KDA_PREPARE_WG) / ROLES;
+                __local const float *row = memory + (matrix * C + block * 16 + role / 16) * ROW;
                 __local const float *key = slab_c + role % 16 * ROW;
-UNROLL
+UNROLL_BY(2)
                 for (int s = 0; s < SLAB; s += 4) {
-                    const float4 ki = local4(row + s), qi = local4(row + C * ROW + s);
+                    const float4 x = local4(row + s);
 UNROLL
-                    for (int other = 0; other < block; other++) {
-                        const float4 c = local4(key + other * 16 * ROW + s);
-                        far_kk[p][PAIR(block, other)] = dot4(far_kk[p][PAIR(block, other)], ki, c);
-                        far_qk[p][PAIR(block, other)] = dot4(far_qk[p][PAIR(block, other)], qi, c);
-                    }
+                    for (int other = 0; other < block; other++)
+                        far[p][PAIR(block, other)] =
+                            dot4(far[p][PAIR(block, other)], x, local4(key + other * 16 * ROW + s));
                 }
             }
             barrier(CLK_LOCAL_MEM_FENCE); /* keys as of this block have been used */
@@ -356,29 +356,33 @@ UNROLL
     for (int share = 0; share < SHARES; share++) {
         barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE); /* the share before has been added */
         for (int p = 0; p < PASSES; p++) {
-            const int role = lid + p * KDA_PREPARE_WG;
+            const int role = (lid + p * KDA_PREPARE_WG) % ROLES;
+            const int matrix = (lid + p * KDA_PREPARE_WG) / ROLES;
             const int j = role % C, base = j & ~15;
             if (role / C != share)
                 continue;
 UNROLL
             for (int i = 0; i < 16; i++) {
-                if (base + i > j)
-                    tri[(base + i) * T_ROW + j] += near_kk[p][i];
-                if (base + i >= j)
-                    out_a[(base + i) * C + j] += near_qk[p][i];
+                if (matrix == 0 && base + i > j)
+                    tri[(base + i) * T_ROW + j] += near[p][i];
+                if (matrix == 1 && base + i >= j)
+                    out_a[(base + i) * C + j] += near[p][i];
             }
         }
     }
 #if PAIRS
     for (int p = 0; p < PASSES; p++) {
-        const int role = lid + p * KDA_PREPARE_WG;
+        const int role = (lid + p * KDA_PREPARE_WG) % ROLES;
+        const int matrix = (lid + p * KDA_PREPARE_WG) / ROLES;
 UNROLL
         for (int block = 1; block < BLOCKS; block++)
 UNROLL
             for (int other = 0; other < block; other++) {
                 const int i = block * 16 + role / 16, j = other * 16 + role % 16;
-                tri[i * T_ROW + j] = far_kk[p][PAIR(block, other)];
-                out_a[i * C + j] = far_qk[p][PAIR(block, other)];
+                if (matrix == 0)
+                    tri[i * T_ROW + j] = far[p][PAIR(block, other)];
+                else
+                    out_a[i * C + j] = far[p][PAIR(block, other)];
             }
     }
 #endif
@@ -389,8 +393,10 @@ UNROLL
     barrier(CLK_LOCAL_MEM_FENCE); /* R is complete */
 
     /* T of the diagonal blocks: substitution, one column an item. */
-    float column[(C + KDA_PREPARE_WG - 1) / KDA_PREPARE_WG][16];
-    for (int p = 0, x = lid; x < C; x += KDA_PREPARE_WG, p++) {
+    float column[COLUMNS][16];
+UNROLL
+    for (int p = 0; p < COLUMNS; p++) {
+        const int x = min(lid + p * KDA_PREPARE_WG, C - 1); /* items left over repeat the last */
         const int base = x & ~15;
 UNROLL
         for (int i = 0; i < 16; i++) {
@@ -402,10 +408,13 @@ UNROLL
         }
     }
     barrier(CLK_LOCAL_MEM_FENCE); /* the diagonal blocks of R have been read */
-    for (int p = 0, x = lid; x < C; x += KDA_PREPARE_WG, p++)
+UNROLL
+    for (int p = 0; p < COLUMNS; p++) {
+        const int x = min(lid + p * KDA_PREPARE_WG, C - 1);
 UNROLL
         for (int i = 0; i < 16; i++)
             tri[((x & ~15) + i) * T_ROW + x] = column[p][i];
+    }
 
     /* T of the blocks below, a row of blocks after the other. */
     for (int block = 1; block < BLOCKS; block++) {
@@ -452,25 +461,17 @@ UNROLL_BY(8)
         barrier(CLK_LOCAL_MEM_FENCE); /* the slab is complete */
         __global float *to = of_w ? out_w : out_u;
         const int stride = of_w ? PADDED_K : padded_v;
-        /* An item owns four columns of rows i, i + 16, ... of two blocks: the first and the last, or
-         * those between, so that the lengths of their sums add up to the same. */
-        for (int x = lid; x < 16 * (SLAB / 4) * HALVES; x += KDA_PREPARE_WG) {
-            const int s = x % (SLAB / 4) * 4, i = x / (SLAB / 4) % 16;
-            const int side = x / (SLAB / 4) / 16;
-UNROLL
-            for (int part = 0; part < BLOCKS / HALVES; part++) {
-                const int block = part ? BLOCKS - 1 - side : side;
-                const int row = block * 16 + i;
-                float4 sum = local4(slab_x + row * ROW + s);
+        for (int x = lid; x < C * (SLAB / 4); x += KDA_PREPARE_WG) {
+            const int s = x % (SLAB / 4) * 4, row = x / (SLAB / 4);
+            float4 sum = local4(slab_x + row * ROW + s);
 #if KDA_RULE == KDA_RULE_DELTA
-                /* T has ones on its diagonal. */
+            /* T has ones on its diagonal. */
 UNROLL_BY(8)
-                for (int m = 0; m < row; m++)
-                    sum += tri[row * T_ROW + m] * local4(slab_x + m * ROW + s);
+            for (int m = 0; m < row; m++)
+                sum += tri[row * T_ROW + m] * local4(slab_x + m * ROW + s);
 #endif
-                if (s < width)
-                    *(__global float4 *)(to + row * stride + c0 + s) = sum;
-            }
+            if (s < width)
+                *(__global float4 *)(to + row * stride + c0 + s) = sum;
         }
     }
 }

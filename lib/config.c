@@ -166,7 +166,7 @@ static kda_status choose_chunkwise(const kda_context *ctx, const kda_problem *p,
     c->gemm_wg = 64;
     c->chunk = choose_chunk(p, d->is_cpu ? 32 : 64);
     c->step_limit = p->schedule == KDA_SCHEDULE_CHUNKWISE ? 0 : 63;
-    c->prepare_wg = d->is_cpu ? 64 : 256;
+    c->prepare_wg = d->is_cpu ? 64 : 512;
     while ((size_t)c->prepare_wg > d->max_work_group)
         c->prepare_wg /= 2;
     c->scan_vec = d->is_cpu ? 8 : 4;
