@@ -19,7 +19,9 @@
 inline float lane_xor(float x, uint mask)
 {
     float y;
-    __asm__ volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=f"(y) : "f"(x), "r"(mask));
+    __asm__ volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;"
+                     : "=f"(y)
+                     : "f"(x), "r"(mask));
     return y;
 }
 #elif KDA_PATH == KDA_PATH_SUB_GROUPS

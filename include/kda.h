@@ -94,7 +94,7 @@ extern "C" {
 typedef enum kda_status {
     KDA_OK = 0,
     KDA_INVALID,     /* a documented rule was broken; nothing was done */
-    KDA_UNSUPPORTED, /* legal, but this build or device cannot do it; the log says what is missing */
+    KDA_UNSUPPORTED, /* legal, but this build or device can't do it; the log says what is missing */
     KDA_NO_DEVICE,   /* no OpenCL device, or none that works */
     KDA_MEMORY,      /* out of host or device memory */
     KDA_COMPILE,     /* a kernel did not build; the build log is in the log */
@@ -111,8 +111,8 @@ typedef enum kda_backend {
 typedef enum kda_dtype {
     KDA_DTYPE_DEFAULT = 0, /* dtype, state_dtype: f32; g_dtype, beta_dtype, out_dtype: dtype */
     KDA_F32 = 1,
-    KDA_F16 = 2,  /* IEEE binary16 */
-    KDA_BF16 = 3  /* upper half of a binary32, rounded to nearest even */
+    KDA_F16 = 2, /* IEEE binary16 */
+    KDA_BF16 = 3 /* upper half of a binary32, rounded to nearest even */
 } kda_dtype;
 
 typedef enum kda_index_type { KDA_I32 = 0, KDA_I64 = 1 } kda_index_type;
@@ -163,8 +163,8 @@ typedef enum kda_engine {
 
 /* Bits of kda_problem.flags. */
 enum {
-    KDA_NORM_QK = 1 << 0,       /* q and k are divided by sqrt(sum of squares + 1e-6), per row */
-    KDA_GATE_PER_HEAD = 1 << 1  /* g (and dt_bias) have one value per head, not one per channel */
+    KDA_NORM_QK = 1 << 0,      /* q and k are divided by sqrt(sum of squares + 1e-6), per row */
+    KDA_GATE_PER_HEAD = 1 << 1 /* g (and dt_bias) have one value per head, not one per channel */
 };
 
 /* Levels of log messages: what fails a call, what made it slower or different from what was
@@ -199,9 +199,9 @@ typedef struct kda_context_params {
     kda_log_fn log; /* NULL: nothing is logged */
     void *log_data;
     kda_log_level log_level; /* least severe level that reaches log */
-    int32_t threads;         /* CPU backend: threads at work, the caller's included; 0 = one a core */
+    int32_t threads; /* CPU backend: threads at work, the caller's included; 0 = one a core */
 } kda_context_params;
-#define kda_context_params(...) \
+#define kda_context_params(...)                                                                    \
     (&(struct kda_context_params){.struct_size = sizeof(struct kda_context_params), __VA_ARGS__})
 
 /* params may be NULL: all defaults. */
@@ -252,12 +252,13 @@ typedef struct kda_problem {
     /* n > 0: calls may store each sequence's state after every n of its tokens (kda_args). With
      * KDA_SCHEDULE_CHUNKWISE a multiple of the chunk. */
     int64_t checkpoint_every;
-    int32_t chunk;        /* tokens in a chunk: 16, 32 or 64; 0 = chosen for the device */
+    int32_t chunk; /* tokens in a chunk: 16, 32 or 64; 0 = chosen for the device */
     /* Most bytes that kda_plan_workspace may come to; 0 = chosen for the device. Long calls of the
      * chunkwise schedule are cut into pieces that fit; the result does not depend on it. */
     size_t max_workspace;
 } kda_problem;
-#define kda_problem(...) (&(struct kda_problem){.struct_size = sizeof(struct kda_problem), __VA_ARGS__})
+#define kda_problem(...)                                                                           \
+    (&(struct kda_problem){.struct_size = sizeof(struct kda_problem), __VA_ARGS__})
 
 /* Compiles; the one slow call. */
 KDA_API kda_status kda_plan_create(kda_plan **plan, kda_context *ctx, const kda_problem *problem);
