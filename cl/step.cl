@@ -22,7 +22,8 @@
  *
  * Barriers. All items of a work-group meet the same ones, and none stands behind an early return:
  * PoCL 3.1 takes the branches after such a barrier to go the same way for all items, and stored
- * columns that are not there. rows[] and parts[] have two buffers, taken in turn, and one barrier a token is enough:
+ * columns that are not there. rows[] and parts[] have two buffers, taken in turn, and one barrier a
+ * token is enough:
  *     before it  all read rows[t%2] (k stays in registers), write parts[t%2], write rows[(t+1)%2]
  *     after it   all read parts[t%2]
  * The writes of token t+1 hit rows[t%2] and parts[(t+1)%2]; both were last read before barrier t
