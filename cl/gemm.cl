@@ -63,7 +63,7 @@ __kernel void kda_emit(const struct kda_call_args a, __global const int *cu_seql
         return;
     const long start = sequence_start(&a, cu_seqlens, n);
     const long length = sequence_start(&a, cu_seqlens, n + 1) - start;
-    const long first = (long)(chunk - chunk_start(&a, workspace, n)) * C; /* token of the sequence */
+    const long first = (long)(chunk - chunk_start(&a, workspace, n)) * C; /* its first token */
     if (r < C && first + r < length)
         store_out(out,
                   a.out.offset + head * a.out.head_stride +

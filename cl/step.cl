@@ -1,7 +1,7 @@
 /* The recurrent schedule: one work-group walks the tokens of one sequence, value head and tile of V
  * columns, with its part of the state in registers.
  *
- * The tile. K rows (key channels) by KDA_TILE_V columns, shared out like this, K = 128, TILE_V = 64,
+ * The tile. K rows (key channels) by KDA_TILE_V columns, shared out like this, K = 128, V tile 64,
  * GROUPS = 8, COLS = 16, VEC = 4:
  *
  *                   columns ->   cx=0   cx=1  ...  cx=15
