@@ -1,0 +1,101 @@
+/* kdabench's parts: a device opened for measuring, its limits, a problem measured on it, and how
+ * results are shown.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef BENCH_H
+#define BENCH_H
+
+#include "workload.h"
+
+/* Inputs come from this seed: every run of every machine computes the same. */
+enum { BENCH_SEED = 1 };
+
+/* Why something did not work, with the status it amounts to. */
+struct failure {
+    kda_status status; /* KDA_OK: none */
+    char why[512];
+};
+
+struct bench {
+    kda_context *ctx;
+    cl_command_queue queue; /* in order, with profiling; NULL: the CPU backend */
+    cl_kernel empty;        /* does nothing; NULL where it does not build */
+    char device[256], driver[128];
+    bool small;          /* a processor, by whatever way: short problems suit it */
+    bool by_clock;       /* the driver's event times are useless, so the clock is read instead */
+    double copy_bytes_s; /* bytes read plus bytes written each second by a large copy */
+    double empty_s;      /* an empty kernel; 0 on the CPU backend */
+    bool verbose;
+    struct failure failure; /* the library's last error, then what was made of it */
+};
+
+/* bench.c. False: why is in failure; bench_close is due all the same. */
+bool bench_open(struct bench *b, const kda_context_params *params, bool verbose);
+void bench_close(struct bench *b);
+/* Files a failed OpenCL call as the failure; true for CL_SUCCESS. */
+bool bench_cl(struct bench *b, cl_int code, const char *call);
+
+/* bench_limits.c: fills in by_clock, copy_bytes_s and empty_s; 0 where measuring failed. */
+void bench_limits(struct bench *b);
+
+/* When to stop: after `repeat` timed calls, or if that is 0 after so many seconds. */
+struct bench_effort {
+    int64_t repeat;
+    double seconds;
+};
+
+/* Times in seconds, over `count` calls. */
+struct bench_times {
+    double median, p10, p90;
+    size_t count;
+};
+
+struct bench_result {
+    struct failure failure; /* with a status, nothing below it is meaningful */
+    struct workload_check check;
+    double plan_s; /* making the plan */
+    char plan[512];
+    struct bench_times call;    /* OpenCL: from the first start to the last end on the device, by
+                                 * events; by clock: kda_enqueue and clFinish; CPU backend:
+                                 * kda_execute */
+    struct bench_times enqueue; /* OpenCL: kda_enqueue by the clock */
+};
+
+/* bench_run.c: checks the problem's result, then times it on the same plan and memory. */
+void bench_run(struct bench *b, const struct problem *problem, const struct bench_effort *effort,
+               struct bench_result *result);
+
+/* bench_times.c */
+struct bench_samples {
+    double *seconds;
+    size_t count, room;
+};
+void bench_sample(struct bench_samples *samples, double seconds);
+bool bench_enough(const struct bench_samples *samples, const struct bench_effort *effort,
+                  double since);
+/* Sorts the samples, takes the quantiles, frees. */
+struct bench_times bench_summary(struct bench_samples *samples);
+/* Seconds until the end of `last`, from its start, or from the end of `before` if not NULL. Both
+ * are released. */
+double bench_event_seconds(cl_event before, cl_event last);
+
+/* bench_print.c: one report in one of three forms; rows appear as they are measured, JSON at the
+ * end. */
+enum bench_form { BENCH_TABLE, BENCH_CSV, BENCH_JSON };
+struct cJSON;
+struct bench_report {
+    enum bench_form form;
+    int width;   /* of the longest problem */
+    size_t rows; /* printed */
+    struct cJSON *json;
+};
+void bench_report_open(struct bench_report *report, enum bench_form form, const struct bench *b,
+                       const struct problem *problems, size_t count);
+void bench_report_row(struct bench_report *report, const struct bench *b,
+                      const struct problem *problem, const struct bench_result *result);
+void bench_report_close(struct bench_report *report);
+
+/* A line on a terminal's stderr that says what takes so long, replaced by the next; "" wipes it. */
+void bench_progress(const char *problem, const char *stage);
+
+#endif

@@ -1,0 +1,168 @@
+/* What the device can do at best, measured: the bandwidth of a large copy and the time of a kernel
+ * that does nothing. A call can't be faster than the latter, nor than its bytes at the former
+ * unless they sit in a cache.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "bench.h"
+#include "machine.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Beyond the caches of processors, and long enough for a fast GPU to get going: an H200 (driver
+ * 580.159, November 2026) copies 256 MiB at 4.07 TB/s, 1 GiB at 4.24 and 4 GiB at 4.26, with
+ * clEnqueueCopyBuffer as well. */
+enum { COPY_BYTES = 256 << 20, GPU_COPY_BYTES = 1 << 30 };
+enum { RUNS = 9, MOST_THREADS = 256 };
+
+static const char source[] =
+    "__kernel void copy(__global const float4 *restrict from, __global float4 *restrict to)\n"
+    "{ to[get_global_id(0)] = from[get_global_id(0)]; }\n"
+    "__kernel void empty(void) {}\n";
+
+/* A kernel's time, the median of warm runs: by its event, and by the clock from the call until the
+ * queue is empty. 0: it does not run. */
+struct kernel_times {
+    double event, clock;
+};
+
+static struct kernel_times time_kernel(struct bench *b, cl_kernel kernel, size_t items)
+{
+    struct bench_samples events = {0}, clocks = {0};
+    for (int run = 0; run <= RUNS; ++run) {
+        cl_event event;
+        double start = machine_seconds();
+        if (clEnqueueNDRangeKernel(b->queue, kernel, 1, NULL, &items, NULL, 0, NULL, &event))
+            break;
+        bool finished = !clFinish(b->queue);
+        double clock = machine_seconds() - start, seconds = bench_event_seconds(NULL, event);
+        if (!finished)
+            break;
+        if (run) {
+            bench_sample(&events, seconds);
+            bench_sample(&clocks, clock);
+        }
+    }
+    struct kernel_times times = {bench_summary(&events).median, bench_summary(&clocks).median};
+    return times;
+}
+
+/* Two buffers of this size take a quarter of the device's memory at most. */
+static size_t copy_bytes(const struct bench *b)
+{
+    cl_device_id device = kda_context_cl_device(b->ctx);
+    size_t wanted = b->small ? COPY_BYTES : GPU_COPY_BYTES;
+    cl_ulong most = 0, all = 0;
+    clGetDeviceInfo(device, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof most, &most, NULL);
+    clGetDeviceInfo(device, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof all, &all, NULL);
+    if (all / 8 < most)
+        most = all / 8;
+    return most < wanted ? (size_t)most & ~(size_t)15 : wanted;
+}
+
+/* A copy that lasts this long takes its event as long as the clock, or the driver's event times are
+ * not what they say: Mesa 22.3's rusticl ends every event a nanosecond after its start. */
+static void measure_copy(struct bench *b, cl_context context, cl_kernel kernel)
+{
+    size_t bytes = copy_bytes(b);
+    float zero = 0;
+    cl_mem from = clCreateBuffer(context, CL_MEM_READ_WRITE, bytes, NULL, NULL);
+    cl_mem to = clCreateBuffer(context, CL_MEM_READ_WRITE, bytes, NULL, NULL);
+    if (from && to &&
+        !clEnqueueFillBuffer(b->queue, from, &zero, sizeof zero, 0, bytes, 0, NULL, NULL) &&
+        !clSetKernelArg(kernel, 0, sizeof from, &from) &&
+        !clSetKernelArg(kernel, 1, sizeof to, &to)) {
+        struct kernel_times times = time_kernel(b, kernel, bytes / 16);
+        b->by_clock = times.event < 0.1 * times.clock;
+        double seconds = b->by_clock ? times.clock : times.event;
+        b->copy_bytes_s = seconds > 0 ? 2 * (double)bytes / seconds : 0;
+    }
+    if (from)
+        clReleaseMemObject(from);
+    if (to)
+        clReleaseMemObject(to);
+}
+
+static void measure_opencl(struct bench *b)
+{
+    cl_context context = kda_context_cl_context(b->ctx);
+    cl_device_id device = kda_context_cl_device(b->ctx);
+    const char *text = source;
+    cl_program program = clCreateProgramWithSource(context, 1, &text, NULL, NULL);
+    if (!program)
+        return;
+    if (!clBuildProgram(program, 1, &device, "", NULL, NULL)) {
+        cl_kernel copy = clCreateKernel(program, "copy", NULL);
+        b->empty = clCreateKernel(program, "empty", NULL);
+        if (copy) {
+            measure_copy(b, context, copy);
+            clReleaseKernel(copy);
+        }
+        if (b->empty) {
+            struct kernel_times times = time_kernel(b, b->empty, 1);
+            b->empty_s = b->by_clock ? times.clock : times.event;
+        }
+    }
+    clReleaseProgram(program);
+}
+
+/* One thread's part of the copy. */
+struct part {
+    pthread_t thread;
+    char *to;
+    const char *from;
+    size_t bytes;
+};
+
+static void *copy_part(void *data)
+{
+    struct part *part = data;
+    memcpy(part->to, part->from, part->bytes);
+    return NULL;
+}
+
+/* Seconds of one copy by all threads; one that does not start leaves its part to this one. */
+static double copy_by_threads(char *to, const char *from, int threads)
+{
+    struct part parts[MOST_THREADS];
+    bool started[MOST_THREADS];
+    double start = machine_seconds();
+    for (int i = 0; i < threads; ++i) {
+        size_t begin = (size_t)COPY_BYTES / (size_t)threads * (size_t)i;
+        size_t end =
+            i + 1 < threads ? (size_t)COPY_BYTES / (size_t)threads * (size_t)(i + 1) : COPY_BYTES;
+        parts[i] = (struct part){.to = to + begin, .from = from + begin, .bytes = end - begin};
+        started[i] = !pthread_create(&parts[i].thread, NULL, copy_part, &parts[i]);
+        if (!started[i])
+            copy_part(&parts[i]);
+    }
+    for (int i = 0; i < threads; ++i)
+        if (started[i])
+            pthread_join(parts[i].thread, NULL);
+    return machine_seconds() - start;
+}
+
+static void measure_host(struct bench *b)
+{
+    int threads = machine_cores() < MOST_THREADS ? machine_cores() : MOST_THREADS;
+    char *from = malloc(COPY_BYTES), *to = malloc(COPY_BYTES);
+    struct bench_samples samples = {0};
+    if (from && to) {
+        memset(from, 1, COPY_BYTES);
+        copy_by_threads(to, from, threads);
+        for (int run = 0; run < RUNS; ++run)
+            bench_sample(&samples, copy_by_threads(to, from, threads));
+        b->copy_bytes_s = 2 * (double)COPY_BYTES / bench_summary(&samples).median;
+    }
+    free(from);
+    free(to);
+}
+
+void bench_limits(struct bench *b)
+{
+    if (b->queue)
+        measure_opencl(b);
+    else
+        measure_host(b);
+}

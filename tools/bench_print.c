@@ -1,0 +1,234 @@
+/* Results for people, for spreadsheets and for programs. Every row is one JSON object, from which
+ * the CSV line and the table's line are taken, so the three can't differ.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "bench.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The table's columns after the problem: a member of the row, in which unit, how wide; errors take
+ * two digits, all else four. */
+static const struct column {
+    const char *title, *member;
+    double unit;
+    int width;
+} columns[] = {
+    {"out err", "out_error", 0, 7},     {"state err", "state_error", 0, 9},
+    {"median us", "median_s", 1e-6, 9}, {"p10 us", "p10_s", 1e-6, 7},
+    {"p90 us", "p90_s", 1e-6, 7},       {"ktokens/s", "tokens_per_s", 1e3, 9},
+    {"GB/s", "bytes_per_s", 1e9, 6},    {"% of copy", "copy_share", 0.01, 9},
+    {"GFLOP/s", "flops_per_s", 1e9, 7}, {"host us", "enqueue_median_s", 1e-6, 7},
+};
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+void bench_progress(const char *problem, const char *stage)
+{
+    static bool shown;
+    if (!isatty(STDERR_FILENO) || (!*stage && !shown))
+        return;
+    shown = *stage;
+    fprintf(stderr, "\r\033[K%s%s%s", problem, *stage ? ": " : "", stage);
+    fflush(stderr);
+}
+
+static void add_number(cJSON *row, const char *name, bool known, double value)
+{
+    if (known)
+        cJSON_AddNumberToObject(row, name, value);
+    else
+        cJSON_AddNullToObject(row, name);
+}
+
+static void add_text(cJSON *row, const char *name, const char *text)
+{
+    if (*text)
+        cJSON_AddStringToObject(row, name, text);
+    else
+        cJSON_AddNullToObject(row, name);
+}
+
+static const char *status_word(const struct bench_result *r)
+{
+    return r->failure.status ? kda_status_string(r->failure.status)
+           : r->check.pass   ? "OK"
+                             : "WRONG";
+}
+
+/* The members of a row, in the order of CSV's columns; all always there. */
+static cJSON *make_row(const struct bench *b, const struct problem *problem,
+                       const struct bench_result *r)
+{
+    char text[4096];
+    cJSON *row = cJSON_CreateObject();
+    bool ran = !r->failure.status, timed = ran && r->call.count, device = timed && b->queue;
+    double seconds = r->call.median, bytes = problem_bytes(problem), flops = problem_flops(problem);
+    problem_print(problem, text, sizeof text);
+    add_text(row, "problem", text);
+    add_text(row, "status", status_word(r));
+    add_text(row, "why", r->failure.status ? r->failure.why : r->check.why);
+    add_number(row, "out_error", ran, r->check.out_error);
+    add_number(row, "state_error", ran && problem->states, r->check.state_error);
+    add_number(row, "heads_checked", ran, (double)r->check.heads);
+    add_number(row, "heads", ran, (double)r->check.all_heads);
+    add_number(row, "calls", ran, (double)r->call.count);
+    add_number(row, "median_s", timed, seconds);
+    add_number(row, "p10_s", timed, r->call.p10);
+    add_number(row, "p90_s", timed, r->call.p90);
+    add_number(row, "tokens", true, (double)problem->tokens);
+    add_number(row, "bytes", true, bytes);
+    add_number(row, "flops", true, flops);
+    add_number(row, "tokens_per_s", timed, (double)problem->tokens / seconds);
+    add_number(row, "bytes_per_s", timed, bytes / seconds);
+    add_number(row, "copy_share", timed && b->copy_bytes_s > 0, bytes / seconds / b->copy_bytes_s);
+    add_number(row, "flops_per_s", timed, flops / seconds);
+    add_number(row, "enqueue_median_s", device, r->enqueue.median);
+    add_number(row, "plan_create_s", ran, r->plan_s);
+    add_text(row, "plan", r->plan);
+    return row;
+}
+
+static void print_device(const struct bench *b)
+{
+    printf("libkda %s on %s%s%s\n", kda_version(), b->device, *b->driver ? ", driver " : "",
+           b->driver);
+    if (b->copy_bytes_s > 0)
+        printf("a large copy: %.4g GB/s read and written", 1e-9 * b->copy_bytes_s);
+    else
+        printf("a large copy: not measured");
+    if (b->empty_s > 0)
+        printf("; an empty kernel: %.4g us", 1e6 * b->empty_s);
+    if (b->by_clock)
+        printf("\ntimes are the clock's, from the call to its end: this driver's event times are "
+               "useless");
+    printf("\n\n");
+}
+
+static void print_header(const struct bench_report *report)
+{
+    printf("%-*s", report->width, "problem");
+    for (size_t i = 0; i < COUNT(columns); ++i)
+        printf("  %*s", columns[i].width, columns[i].title);
+    printf("  plan\n");
+}
+
+/* Four digits, or all before the point. */
+static void print_digits(char *text, size_t size, double x)
+{
+    snprintf(text, size, "%.*f", x < 10 ? 3 : x < 100 ? 2 : x < 1000 ? 1 : 0, x);
+}
+
+static void print_cell(const struct column *column, const cJSON *row)
+{
+    const cJSON *value = cJSON_GetObjectItem(row, column->member);
+    char text[32] = "-";
+    if (cJSON_IsNumber(value) && column->unit > 0)
+        print_digits(text, sizeof text, value->valuedouble / column->unit);
+    else if (cJSON_IsNumber(value))
+        snprintf(text, sizeof text, "%.1e", value->valuedouble);
+    printf("  %*s", column->width, text);
+}
+
+static const char *row_text(const cJSON *row, const char *name)
+{
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItem(row, name));
+    return text ? text : "";
+}
+
+static void print_line(const struct bench_report *report, const cJSON *row)
+{
+    const char *status = row_text(row, "status");
+    printf("%-*s", report->width, row_text(row, "problem"));
+    if (cJSON_IsNumber(cJSON_GetObjectItem(row, "median_s"))) {
+        for (size_t i = 0; i < COUNT(columns); ++i)
+            print_cell(&columns[i], row);
+        printf("  %s", row_text(row, "plan"));
+    }
+    if (strcmp(status, "OK"))
+        printf("  %s: %s", status, row_text(row, "why"));
+    printf("\n");
+}
+
+static void print_csv_header(const cJSON *row)
+{
+    for (const cJSON *value = row->child; value; value = value->next)
+        printf("%s%s", value->string, value->next ? "," : "\n");
+}
+
+static void print_csv(const cJSON *row)
+{
+    for (const cJSON *value = row->child; value; value = value->next) {
+        if (cJSON_IsNumber(value))
+            printf("%.9g", value->valuedouble);
+        if (cJSON_IsString(value)) {
+            putchar('"');
+            for (const char *c = value->valuestring; *c; ++c)
+                printf(*c == '"' ? "\"\"" : "%c", *c);
+            putchar('"');
+        }
+        putchar(value->next ? ',' : '\n');
+    }
+}
+
+static cJSON *make_document(const struct bench *b)
+{
+    cJSON *document = cJSON_CreateObject();
+    add_text(document, "kda", kda_version());
+    add_number(document, "seed", true, BENCH_SEED);
+    cJSON *device = cJSON_AddObjectToObject(document, "device");
+    add_text(device, "name", b->device);
+    add_text(device, "backend", b->queue ? "opencl" : "cpu");
+    add_text(device, "driver", b->driver);
+    add_text(device, "timed_by", b->queue && !b->by_clock ? "events" : "clock");
+    add_number(device, "copy_bytes_per_s", b->copy_bytes_s > 0, b->copy_bytes_s);
+    add_number(device, "empty_kernel_s", b->empty_s > 0, b->empty_s);
+    cJSON_AddArrayToObject(document, "results");
+    return document;
+}
+
+void bench_report_open(struct bench_report *report, enum bench_form form, const struct bench *b,
+                       const struct problem *problems, size_t count)
+{
+    *report = (struct bench_report){.form = form, .width = (int)strlen("problem")};
+    for (size_t i = 0; i < count; ++i) {
+        int width = (int)problem_print(&problems[i], NULL, 0);
+        report->width = width > report->width ? width : report->width;
+    }
+    if (form == BENCH_JSON)
+        report->json = make_document(b);
+    if (form == BENCH_TABLE) {
+        print_device(b);
+        print_header(report);
+    }
+}
+
+void bench_report_row(struct bench_report *report, const struct bench *b,
+                      const struct problem *problem, const struct bench_result *result)
+{
+    cJSON *row = make_row(b, problem, result);
+    if (report->form == BENCH_JSON) {
+        cJSON_AddItemToArray(cJSON_GetObjectItem(report->json, "results"), row);
+        return;
+    }
+    if (report->form == BENCH_TABLE)
+        print_line(report, row);
+    if (report->form == BENCH_CSV && !report->rows)
+        print_csv_header(row);
+    if (report->form == BENCH_CSV)
+        print_csv(row);
+    ++report->rows;
+    fflush(stdout);
+    cJSON_Delete(row);
+}
+
+void bench_report_close(struct bench_report *report)
+{
+    char *text = report->json ? cJSON_Print(report->json) : NULL;
+    if (text)
+        puts(text);
+    cJSON_free(text);
+    cJSON_Delete(report->json);
+}

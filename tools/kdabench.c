@@ -1,0 +1,281 @@
+/* kdabench: how fast and how exact the library is on a device, problem by problem.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "bench.h"
+#include "spec.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const char usage[] =
+    "usage: kdabench [options] [PROBLEM...]\n"
+    "\n"
+    "Checks each problem against a recurrence in f64, then times it.\n"
+    "\n"
+    "A PROBLEM is sizes, then options after slashes in any order:\n"
+    "  TxHxD           one sequence of T tokens, H heads, D = K = V channels\n"
+    "  NxTxHxD         N sequences of T tokens each\n"
+    "  decode:NxHxD    N sequences of one token each\n"
+    "  HxD/lens=#,#..  sequences of these lengths, which may be 0\n"
+    "  f32 f16 bf16                   q, k, v, g, beta and out (bf16)\n"
+    "  log softplus bounded none      gate (bounded)\n"
+    "  hv# k# v#                      value heads, key channels, value channels (H, D, D)\n"
+    "  g=TYPE state=TYPE              types of g and of the states (as q; f32)\n"
+    "  vk nostate                     states are [V, K]; there is no initial or final state\n"
+    "  per-head additive              one gate a head; no delta rule\n"
+    "  recurrent chunkwise            schedule (the library's choice)\n"
+    "  clblast fused mma              engine (the library's choice)\n"
+    "q and k are normalised and beta is a sigmoid, as in the published models. Without a PROBLEM:\n"
+    "prefill and decode of Kimi-Linear (32 heads, softplus) and Kimi K3 (96 heads, bounded), "
+    "shorter\n"
+    "where the device is a processor.\n"
+    "\n"
+    "options:\n"
+    "  -d, --device SPEC   " SPEC_HELP "\n"
+    "  -n, --repeat N      time N calls of each problem\n"
+    "  -t, --time SECONDS  time calls for so long, 3 calls at least (default 1)\n"
+    "  -l, --list          print the problems in canonical form, and end\n"
+    "  -j, --json          one JSON document; numbers in seconds, bytes and operations\n"
+    "  -c, --csv           the rows of --json as comma-separated values\n"
+    "  -v, --verbose       all that the library logs, on stderr\n"
+    "  -h, --help\n"
+    "\n"
+    "columns:\n"
+    "  out err, state err  rms(err)/rms(ref) against f64, of all heads of a small problem, else "
+    "of\n"
+    "                      the first and last head of the first and last sequence\n"
+    "  median, p10, p90    of a warm call: on OpenCL the device's time by events (by the clock "
+    "where\n"
+    "                      a driver's events are useless), on the CPU backend kda_execute by the "
+    "clock\n"
+    "  GB/s, % of copy     bytes that must move once (q, k, v, g, beta, out, states in and out) "
+    "per\n"
+    "                      second, and their share of what a large copy reads and writes; more "
+    "than\n"
+    "                      100 is possible where a problem fits the caches\n"
+    "  GFLOP/s             operations of the recurrence: 7 K V a token and value head (6 without "
+    "a\n"
+    "                      gate, 2 fewer with the additive rule), whatever the schedule computes\n"
+    "  host                what kda_enqueue itself takes\n"
+    "Inputs are normal random numbers, the same in every run.\n"
+    "\n"
+    "exit: 0 fine, 1 a wrong result, 2 bad usage, 3 the device or a problem is not supported\n"
+    "\n"
+    "examples:\n"
+    "  kdabench --device cpu 256x32x128/softplus\n"
+    "  kdabench --device nvidia decode:64x96x128 8192x96x128 --csv > k3.csv\n"
+    "  kdabench 4x2048x32x128/f32/log/state=bf16/vk 96x128/lens=1300,547,2048\n";
+
+/* Prefill and decode of the two published models. */
+static const char *const gpu_problems[] = {
+    "8192x32x128/bf16/softplus",      "8192x96x128/bf16/bounded",
+    "8x1024x32x128/bf16/softplus",    "decode:1x32x128/bf16/softplus",
+    "decode:64x32x128/bf16/softplus", "decode:256x32x128/bf16/softplus",
+    "decode:1x96x128/bf16/bounded",   "decode:64x96x128/bf16/bounded",
+};
+static const char *const cpu_problems[] = {
+    "256x32x128/bf16/softplus",      "256x96x128/bf16/bounded",
+    "decode:1x32x128/bf16/softplus", "decode:8x32x128/bf16/softplus",
+    "decode:1x96x128/bf16/bounded",
+};
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+struct options {
+    const char *device;
+    struct bench_effort effort;
+    enum bench_form form;
+    bool list, verbose;
+};
+
+static int refuse(const char *what, const char *why)
+{
+    fprintf(stderr, "kdabench: %s%s; see kdabench --help\n", what, why);
+    return EXIT_INPUT;
+}
+
+static bool read_repeat(const char *text, struct bench_effort *effort)
+{
+    char *end;
+    errno = 0;
+    effort->repeat = strtol(text, &end, 10);
+    return !errno && end != text && !*end && effort->repeat >= 1 && effort->repeat <= 1000000;
+}
+
+static bool read_time(const char *text, struct bench_effort *effort)
+{
+    char *end;
+    effort->seconds = strtod(text, &end);
+    return end != text && !*end && effort->seconds > 0 && effort->seconds <= 86400;
+}
+
+/* -1: go on; else the exit code. */
+static int read_options(int argc, char **argv, struct options *options)
+{
+    static const struct option names[] = {
+        {"device", required_argument, NULL, 'd'},
+        {"repeat", required_argument, NULL, 'n'},
+        {"time", required_argument, NULL, 't'},
+        {"list", no_argument, NULL, 'l'},
+        {"json", no_argument, NULL, 'j'},
+        {"csv", no_argument, NULL, 'c'},
+        {"verbose", no_argument, NULL, 'v'},
+        {"help", no_argument, NULL, 'h'},
+        {0},
+    };
+    int letter;
+    while ((letter = getopt_long(argc, argv, "d:n:t:ljcvh", names, NULL)) != -1) {
+        enum bench_form form = letter == 'j' ? BENCH_JSON : BENCH_CSV;
+        switch (letter) {
+        case 'd':
+            options->device = optarg;
+            break;
+        case 'n':
+            if (!read_repeat(optarg, &options->effort))
+                return refuse("--repeat is a number from 1 to 1000000, not ", optarg);
+            break;
+        case 't':
+            if (!read_time(optarg, &options->effort))
+                return refuse("--time is a number of seconds from 0 to 86400, not ", optarg);
+            break;
+        case 'l':
+            options->list = true;
+            break;
+        case 'j':
+        case 'c':
+            if (options->form != BENCH_TABLE && options->form != form)
+                return refuse("--json contradicts --csv", "");
+            options->form = form;
+            break;
+        case 'v':
+            options->verbose = true;
+            break;
+        case 'h':
+            fputs(usage, stdout);
+            return 0;
+        default:
+            fputs("see kdabench --help\n", stderr);
+            return EXIT_INPUT;
+        }
+    }
+    return -1;
+}
+
+struct problems {
+    struct problem *list;
+    size_t count;
+};
+
+static void free_problems(struct problems *problems)
+{
+    for (size_t i = 0; i < problems->count; ++i)
+        problem_free(&problems->list[i]);
+    free(problems->list);
+}
+
+/* All or none; says which is wrong. */
+static bool read_problems(struct problems *problems, const char *const *texts, size_t count)
+{
+    char why[256] = "out of memory";
+    problems->list = calloc(count, sizeof *problems->list);
+    while (problems->list && problems->count < count) {
+        if (!problem_parse(&problems->list[problems->count], texts[problems->count], why,
+                           sizeof why))
+            break;
+        ++problems->count;
+    }
+    if (problems->count < count)
+        fprintf(stderr, "kdabench: problem '%s': %s\n", texts[problems->count], why);
+    return problems->count == count;
+}
+
+static void list_problems(const struct problems *problems)
+{
+    for (size_t i = 0; i < problems->count; ++i) {
+        size_t size = problem_print(&problems->list[i], NULL, 0) + 1;
+        char *text = malloc(size);
+        if (!text)
+            return;
+        problem_print(&problems->list[i], text, size);
+        puts(text);
+        free(text);
+    }
+}
+
+static bool read_defaults(struct problems *problems, const struct bench *b)
+{
+    return b->small ? read_problems(problems, cpu_problems, COUNT(cpu_problems))
+                    : read_problems(problems, gpu_problems, COUNT(gpu_problems));
+}
+
+/* A wrong result outweighs a problem that does not run. */
+static int worse(int exit_code, const struct bench_result *result)
+{
+    if (!result->failure.status && !result->check.pass)
+        return EXIT_WRONG;
+    if (result->failure.status && exit_code == EXIT_SUCCESS)
+        return result->failure.status == KDA_INVALID ? EXIT_INPUT : EXIT_NO_DEVICE;
+    return exit_code;
+}
+
+static int measure(struct bench *b, const struct options *options, const struct problems *problems)
+{
+    struct bench_report report;
+    int exit_code = EXIT_SUCCESS;
+    bench_progress("device", "measuring a copy");
+    bench_limits(b);
+    bench_progress("", "");
+    bench_report_open(&report, options->form, b, problems->list, problems->count);
+    for (size_t i = 0; i < problems->count; ++i) {
+        struct bench_result result;
+        bench_run(b, &problems->list[i], &options->effort, &result);
+        bench_report_row(&report, b, &problems->list[i], &result);
+        exit_code = worse(exit_code, &result);
+    }
+    bench_report_close(&report);
+    return exit_code;
+}
+
+/* The given problems, or those that suit the device, on the device. */
+static int open_and_measure(const struct options *options, struct problems *problems)
+{
+    struct bench b;
+    kda_context_params params = *kda_context_params(.backend = KDA_AUTO);
+    int exit_code = spec_resolve(options->device, &params);
+    if (exit_code)
+        return exit_code;
+    if (!bench_open(&b, &params, options->verbose)) {
+        fprintf(stderr, "kdabench: %s: %s\n", options->device, b.failure.why);
+        exit_code = EXIT_NO_DEVICE;
+    } else if (!problems->count && !read_defaults(problems, &b)) {
+        exit_code = EXIT_INPUT;
+    } else if (options->list) {
+        list_problems(problems);
+    } else {
+        exit_code = measure(&b, options, problems);
+    }
+    bench_close(&b);
+    return exit_code;
+}
+
+int main(int argc, char **argv)
+{
+    struct options options = {.device = "auto", .effort = {.seconds = 1}};
+    struct problems problems = {0};
+    int exit_code = read_options(argc, argv, &options);
+    if (exit_code >= 0)
+        return exit_code;
+    const char *const *texts = (const char *const *)argv + optind;
+    if (optind < argc && !read_problems(&problems, texts, (size_t)(argc - optind)))
+        exit_code = EXIT_INPUT;
+    else if (options.list && problems.count) {
+        list_problems(&problems);
+        exit_code = EXIT_SUCCESS;
+    } else
+        exit_code = open_and_measure(&options, &problems);
+    free_problems(&problems);
+    return exit_code;
+}

@@ -1,0 +1,153 @@
+/* kdainfo: which devices there are, what is known of them, and what the library does with them.
+ * The first thing to look at, and the first thing to paste into a bug report.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "info.h"
+#include "spec.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const char usage[] =
+    "usage: kdainfo [options]\n"
+    "\n"
+    "Shows every OpenCL platform, then each device and the CPU backend: what the library knows of\n"
+    "it (queried from the driver, probed by running something, or corrected by a quirk), which\n"
+    "types, schedules and engines it supports there, and what it chooses for Kimi-Linear and\n"
+    "Kimi K3. What a driver doesn't answer is noted and the rest goes on.\n"
+    "\n"
+    "options:\n"
+    "  -d, --device SPEC  this device only: " SPEC_HELP "\n"
+    "  -s, --selftest     run small problems on each device and compare them with f64\n"
+    "  -j, --json         the same as one JSON document\n"
+    "  -v, --verbose      extensions, and all that the library logs\n"
+    "  -h, --help\n"
+    "\n"
+    "JSON: {kda, platforms: [{index, name, vendor, version, devices, note}], note, devices: "
+    "[{spec,\n"
+    "name, platform, properties: {..}, notes: [..], error, facts: [{name, value, source}],\n"
+    "types: [{type, status, why}], engines: [{schedule, engine, status, why}], models: [{model,\n"
+    "problem, status, why, plan, plan_create_s}], selftest: [{problem, status, why, out_error,\n"
+    "state_error}], log: [{level, line}]}]}. A property is null if the driver doesn't tell, and\n"
+    "notes say what it answered; status is OK, a library status, or WRONG; what has nothing to "
+    "say\n"
+    "is absent.\n"
+    "\n"
+    "exit: 0 even if a device does not work, 1 a self-test failed, 2 bad usage, 3 the device "
+    "asked\n"
+    "for is absent or the library can't use it\n";
+
+struct options {
+    const char *device;
+    bool selftest, json, verbose;
+};
+
+/* -1: go on; else the exit code. */
+static int read_options(int argc, char **argv, struct options *options)
+{
+    static const struct option names[] = {
+        {"device", required_argument, NULL, 'd'}, {"selftest", no_argument, NULL, 's'},
+        {"json", no_argument, NULL, 'j'},         {"verbose", no_argument, NULL, 'v'},
+        {"help", no_argument, NULL, 'h'},         {0},
+    };
+    int letter;
+    while ((letter = getopt_long(argc, argv, "d:sjvh", names, NULL)) != -1) {
+        if (letter == 'h') {
+            fputs(usage, stdout);
+            return EXIT_SUCCESS;
+        }
+        if (letter == 'd')
+            options->device = optarg;
+        else if (letter == 's')
+            options->selftest = true;
+        else if (letter == 'j')
+            options->json = true;
+        else if (letter == 'v')
+            options->verbose = true;
+        else
+            break;
+    }
+    if (letter == -1 && optind == argc)
+        return -1;
+    if (letter == -1)
+        fprintf(stderr, "kdainfo: unexpected argument '%s'\n", argv[optind]);
+    fputs("see kdainfo --help\n", stderr);
+    return EXIT_INPUT;
+}
+
+/* Adds a device's page; worst collects the exit codes. */
+static void add_device(cJSON *report, const struct spec_device *device,
+                       const struct options *options, int *worst)
+{
+    kda_context_params params = *kda_context_params(.backend = device ? KDA_OPENCL : KDA_CPU,
+                                                    .device = device ? device->id : NULL);
+    char spec[32] = "cpu";
+    cJSON *page = cJSON_CreateObject();
+    cJSON_AddItemToArray(cJSON_GetObjectItem(report, "devices"), page);
+    if (device)
+        snprintf(spec, sizeof spec, "%d:%d", device->platform, device->index);
+    cJSON_AddStringToObject(page, "spec", spec);
+    cJSON_AddStringToObject(page, "name", device ? device->name : "the CPU backend");
+    if (device)
+        cJSON_AddStringToObject(page, "platform", device->platform_name);
+    info_add_properties(page, params.device);
+    int exit_code = info_add_library(page, &params, options->selftest, options->verbose);
+    if (exit_code == EXIT_WRONG || (options->device && exit_code))
+        *worst = exit_code;
+}
+
+/* The device that auto means: NULL in params for the CPU backend. */
+static void settle_auto(kda_context_params *params)
+{
+    kda_context *ctx;
+    if (params->backend != KDA_AUTO)
+        return;
+    params->backend = KDA_CPU;
+    if (!kda_context_create(&ctx, NULL)) {
+        params->backend = kda_context_backend(ctx);
+        params->device = kda_context_cl_device(ctx);
+    }
+    kda_context_destroy(&ctx);
+}
+
+static void print_report(const cJSON *report, const struct options *options)
+{
+    if (!options->json) {
+        info_print(report, options->verbose);
+        return;
+    }
+    char *text = cJSON_Print(report);
+    puts(text ? text : "{}");
+    cJSON_free(text);
+}
+
+int main(int argc, char **argv)
+{
+    struct options options = {0};
+    kda_context_params only = *kda_context_params(.backend = KDA_AUTO);
+    int exit_code = read_options(argc, argv, &options);
+    if (exit_code >= 0)
+        return exit_code;
+    exit_code = options.device ? spec_resolve(options.device, &only) : EXIT_SUCCESS;
+    if (exit_code)
+        return exit_code;
+    if (options.device)
+        settle_auto(&only);
+
+    cJSON *report = cJSON_CreateObject();
+    struct spec_device *list;
+    size_t count = spec_devices(&list);
+    cJSON_AddStringToObject(report, "kda", kda_version());
+    info_add_platforms(report);
+    cJSON_AddArrayToObject(report, "devices");
+    for (size_t i = 0; i < count; ++i)
+        if (!options.device || list[i].id == only.device)
+            add_device(report, &list[i], &options, &exit_code);
+    if (!options.device || !only.device)
+        add_device(report, NULL, &options, &exit_code);
+    print_report(report, &options);
+    cJSON_Delete(report);
+    free(list);
+    return exit_code;
+}

@@ -1,0 +1,41 @@
+/* What the tools share about devices: the device a user names on the command line, and the
+ * library's log on stderr.
+ *
+ *     SPEC = auto     the first OpenCL GPU or accelerator that works, else the CPU backend
+ *          | cpu      the CPU backend
+ *          | P:D      OpenCL platform and device by index, as `clinfo -l` counts them
+ *          | text     part of a device's or platform's name, or of a platform's version, in any
+ *                     case: the first device that matches
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef SPEC_H
+#define SPEC_H
+
+#include <stddef.h>
+
+#include "kda.h"
+
+/* Exit codes of every tool. */
+enum { EXIT_WRONG = 1, EXIT_INPUT = 2, EXIT_NO_DEVICE = 3 };
+
+/* For --help. */
+#define SPEC_HELP "auto | cpu | P:D (platform:device index) | part of a device or platform name"
+
+struct spec_device {
+    cl_device_id id;
+    int platform, index; /* P and D */
+    char name[256], platform_name[256], platform_version[256];
+};
+
+/* Every OpenCL device; platforms that fail or have none are passed over. Returns how many there are
+ * and stores an array to free in list. */
+size_t spec_devices(struct spec_device **list);
+
+/* Fills in backend and device. 0, or the exit code after saying on stderr what is wrong, with a
+ * list of what there is. */
+int spec_resolve(const char *spec, kda_context_params *params);
+
+/* A kda_log_fn: "level: line" on stderr. */
+void spec_log(void *data, kda_log_level level, const char *line);
+
+#endif

@@ -1,0 +1,127 @@
+/* A problem's tensors: one table of shapes serves allocation, filling and the call's arguments.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "workload.h"
+#include "machine.h"
+#include "numbers.h"
+#include "random.h"
+
+#include <stdlib.h>
+
+/* Elements and type of a tensor; no elements: the problem does not have it. */
+struct shape {
+    size_t count;
+    int type;
+};
+
+static struct shape tensor_shape(const struct problem *p, enum workload_tensor tensor)
+{
+    const kda_problem *s = &p->shape;
+    size_t tokens = (size_t)p->tokens, hv = (size_t)s->value_heads;
+    size_t k = (size_t)s->key_dim, v = (size_t)s->value_dim;
+    size_t channels = s->gate == KDA_GATE_NONE ? 0 : s->flags & KDA_GATE_PER_HEAD ? 1 : k;
+    bool learnt = s->gate == KDA_GATE_SOFTPLUS || s->gate == KDA_GATE_BOUNDED;
+    switch (tensor) {
+    case WORKLOAD_Q:
+    case WORKLOAD_K:
+        return (struct shape){tokens * (size_t)s->heads * k, (int)s->dtype};
+    case WORKLOAD_V:
+        return (struct shape){tokens * hv * v, (int)s->dtype};
+    case WORKLOAD_G:
+        return (struct shape){tokens * hv * channels, (int)s->g_dtype};
+    case WORKLOAD_BETA:
+        return (struct shape){tokens * hv, (int)s->beta_dtype};
+    case WORKLOAD_A_LOG:
+        return (struct shape){learnt ? hv : 0, KDA_F32};
+    case WORKLOAD_DT_BIAS:
+        return (struct shape){learnt ? hv * channels : 0, KDA_F32};
+    case WORKLOAD_CU_SEQLENS: /* copied from the problem; counted in f64, the size of an i64 */
+        return (struct shape){p->ragged ? (size_t)p->sequences + 1 : 0, NUMBER_F64};
+    case WORKLOAD_OUT:
+        return (struct shape){tokens * hv * v, (int)s->out_dtype};
+    default:
+        return (struct shape){p->states ? (size_t)p->sequences * hv * k * v : 0,
+                              (int)s->state_dtype};
+    }
+}
+
+static float draw(const struct problem *p, enum workload_tensor tensor, uint64_t seed, uint64_t i)
+{
+    if (tensor == WORKLOAD_A_LOG)
+        return logf(1 + 15 * random_uniform(seed, i));
+    if (tensor == WORKLOAD_G && p->shape.gate == KDA_GATE_LOG)
+        return -log1pf(expf(random_normal(seed, i)));
+    return random_normal(seed, i);
+}
+
+static void fill(struct workload *w, enum workload_tensor tensor, uint64_t seed)
+{
+    struct shape shape = tensor_shape(w->problem, tensor);
+    uint64_t stream = random_bits(seed, (uint64_t)tensor);
+    for (size_t i = 0; i < shape.count; ++i)
+        number_store(w->data[tensor], shape.type, (int64_t)i, draw(w->problem, tensor, stream, i));
+}
+
+bool workload_create(struct workload *w, const struct problem *problem, uint64_t seed)
+{
+    *w = (struct workload){.problem = problem};
+    /* beyond this allocation may succeed, and using it would end the program */
+    if (problem_bytes(problem) > machine_memory())
+        return false;
+    for (int t = 0; t < WORKLOAD_TENSORS; ++t) {
+        struct shape shape = tensor_shape(problem, (enum workload_tensor)t);
+        w->bytes[t] = shape.count * number_size(shape.type);
+        if (!shape.count)
+            continue;
+        w->data[t] = malloc(w->bytes[t]);
+        if (!w->data[t]) {
+            workload_free(w);
+            return false;
+        }
+        if (t == WORKLOAD_CU_SEQLENS)
+            memcpy(w->data[t], problem->starts, w->bytes[t]);
+        else if (t < WORKLOAD_FINAL_STATE)
+            fill(w, (enum workload_tensor)t, seed);
+    }
+    workload_poison(w);
+    return true;
+}
+
+void workload_free(struct workload *w)
+{
+    for (int t = 0; t < WORKLOAD_TENSORS; ++t)
+        free(w->data[t]);
+    *w = (struct workload){0};
+}
+
+/* All bits set is a NaN in every storage type. */
+void workload_poison(struct workload *w)
+{
+    for (int t = WORKLOAD_FINAL_STATE; t <= WORKLOAD_OUT; ++t)
+        if (w->data[t])
+            memset(w->data[t], 0xff, w->bytes[t]);
+}
+
+kda_args workload_args(const struct workload *w, const cl_mem *mem)
+{
+    kda_args args = *kda_args(.tokens = w->problem->tokens, .sequences = w->problem->sequences,
+                              .cu_seqlens_type = KDA_I64);
+    kda_input *inputs[] = {
+        [WORKLOAD_Q] = &args.q,
+        [WORKLOAD_K] = &args.k,
+        [WORKLOAD_V] = &args.v,
+        [WORKLOAD_G] = &args.g,
+        [WORKLOAD_BETA] = &args.beta,
+        [WORKLOAD_A_LOG] = &args.a_log,
+        [WORKLOAD_DT_BIAS] = &args.dt_bias,
+        [WORKLOAD_CU_SEQLENS] = &args.cu_seqlens,
+        [WORKLOAD_INITIAL_STATE] = &args.initial_state,
+    };
+    for (int t = 0; t < WORKLOAD_FINAL_STATE; ++t)
+        *inputs[t] = mem ? (kda_input){.mem = mem[t]} : (kda_input){.host = w->data[t]};
+    kda_output *outputs[] = {&args.final_state, &args.out};
+    for (int t = WORKLOAD_FINAL_STATE; t <= WORKLOAD_OUT; ++t)
+        *outputs[t - WORKLOAD_FINAL_STATE] =
+            mem ? (kda_output){.mem = mem[t]} : (kda_output){.host = w->data[t]};
+    return args;
+}
