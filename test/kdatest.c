@@ -1,0 +1,231 @@
+/* kdatest: the conformance suite on any device, ending in a summary that can be pasted into a bug
+ * report.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "harness.h"
+
+#include "spec.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_WORDS = 256 };
+
+struct options {
+    const char *device, *golden, *call;
+    enum level level;
+};
+
+static const char help[] =
+    "usage: kdatest [OPTION]...\n"
+    "\n"
+    "Runs libkda's conformance suite and prints a summary for bug reports.\n"
+    "\n"
+    "  --device SPEC       " SPEC_HELP ";\n"
+    "                      default: $KDA_TEST_DEVICE, else the CPU backend and every OpenCL "
+    "device\n"
+    "  --level quick|full  how many random problems, how large; default: quick\n"
+    "  --seed N            of random problems and numbers; default: $KDA_TEST_SEED, else 1\n"
+    "  --with WORDS        put before every call, such as schedule=recurrent (test/call.h)\n"
+    "  --call TEXT         runs one call, as a failed test prints it, and nothing else\n"
+    "  --golden DIR        where the golden vectors are; default: " GOLDEN_DIR "\n"
+    "  --verbose           names every test, and every call before it runs\n"
+    "  --help\n"
+    "\n"
+    "Exit: 0 all passed, 1 a test failed, 2 bad usage, 3 a device is absent or does not work.\n";
+
+static int usage(const char *option, const char *value)
+{
+    fprintf(stderr, "kdatest: %s %s: see --help\n", option, value ? value : "");
+    return EXIT_INPUT;
+}
+
+static bool read_seed(const char *text)
+{
+    char *end;
+    harness_seed = strtoull(text, &end, 10);
+    return end != text && !*end;
+}
+
+static bool read_level(const char *text, enum level *level)
+{
+    *level = !strcmp(text, "full") ? FULL : QUICK;
+    return *level == FULL || !strcmp(text, "quick");
+}
+
+/* 0, or the exit code; -1: --help was answered. */
+static int read_options(int argc, char **argv, struct options *o)
+{
+    static const struct option options[] = {
+        {"device", required_argument, NULL, 'd'},
+        {"level", required_argument, NULL, 'l'},
+        {"seed", required_argument, NULL, 's'},
+        {"call", required_argument, NULL, 'c'},
+        {"golden", required_argument, NULL, 'g'},
+        {"with", required_argument, NULL, 'w'},
+        {"verbose", no_argument, NULL, 'v'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
+    };
+    int c;
+    while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        if (c == 'd')
+            o->device = optarg;
+        else if (c == 'c')
+            o->call = optarg;
+        else if (c == 'g')
+            o->golden = optarg;
+        else if (c == 'w')
+            harness_words = optarg;
+        else if (c == 'v')
+            harness_verbose = true;
+        else if (c == 'h')
+            return fputs(help, stdout), -1;
+        else if (c == 'l' && !read_level(optarg, &o->level))
+            return usage("--level", optarg);
+        else if (c == 's' && !read_seed(optarg))
+            return usage("--seed", optarg);
+        else if (c == '?')
+            return usage("wrong option", NULL);
+    }
+    return optind < argc ? usage("not an option:", argv[optind]) : 0;
+}
+
+/* What plan the library makes for the published models' shape. */
+static void print_plan(void)
+{
+    kda_plan *plan;
+    char text[256] = "";
+    kda_status status = kda_plan_create(
+        &plan, device.ctx,
+        kda_problem(.heads = 32, .key_dim = 128, .value_dim = 128, .max_tokens = 8192,
+                    .dtype = KDA_BF16, .gate = KDA_GATE_SOFTPLUS, .beta = KDA_BETA_SIGMOID,
+                    .flags = KDA_NORM_QK));
+    if (status == KDA_OK)
+        kda_plan_describe(plan, text, sizeof(text));
+    printf("plan      %s\n", status == KDA_OK ? text : kda_status_string(status));
+    kda_plan_destroy(&plan);
+}
+
+static void print_worst(const char *what, const double *worst_of)
+{
+    printf("%s f32 %.2g, f16 %.2g, bf16 %.2g\n", what, worst_of[KDA_F32], worst_of[KDA_F16],
+           worst_of[KDA_BF16]);
+}
+
+static void print_summary(const struct options *o, int passed, int failed)
+{
+    printf("---- kdatest ----\n");
+    printf("library   kda %s\n", kda_version());
+    printf("device    %s\n", device.name);
+    printf("driver    %s\n", device.driver);
+    print_plan();
+    printf("options   --level %s --seed %llu --with '%s'\n", o->level == FULL ? "full" : "quick",
+           (unsigned long long)harness_seed, harness_words);
+    printf("tests     %d passed, %d failed\n", passed, failed);
+    print_worst("worst     rms error of out:  ", worst.out);
+    print_worst("          rms error of state:", worst.state);
+    printf("-----------------\n");
+}
+
+/* --call */
+static const char *the_call;
+
+START_TEST(test_call)
+{
+    run("%s", the_call);
+}
+END_TEST
+
+static Suite *suite_call(const char *text)
+{
+    Suite *suite = suite_create("call");
+    TCase *tcase = tcase_create("given");
+    the_call = text;
+    tcase_add_checked_fixture(tcase, NULL, harness_teardown);
+    tcase_add_test(tcase, test_call);
+    suite_add_tcase(suite, tcase);
+    return suite;
+}
+
+/* Whether a text given on the command line makes a call. */
+static bool is_call(const char *option, const char *text)
+{
+    char why[CALL_WHY] = "";
+    struct call *call = call_create(text, harness_seed, why);
+    if (!call)
+        fprintf(stderr, "kdatest: %s: %s\n", option, why);
+    call_destroy(call);
+    return call;
+}
+
+static void run_suite(Suite *suite, int *passed, int *failed)
+{
+    SRunner *runner = srunner_create(suite);
+    srunner_set_fork_status(runner, CK_NOFORK); /* OpenCL drivers do not survive a fork */
+    srunner_run_all(runner, harness_verbose ? CK_VERBOSE : CK_NORMAL);
+    *failed += srunner_ntests_failed(runner);
+    *passed += srunner_ntests_run(runner) - srunner_ntests_failed(runner);
+    srunner_free(runner);
+    fflush(stdout);
+}
+
+/* The exit code that one device comes to. */
+static int test_device(const kda_context_params *params, const struct options *o)
+{
+    int passed = 0, failed = 0;
+    if (!device_open(params)) {
+        device_close();
+        return EXIT_NO_DEVICE;
+    }
+    printf("kda %s on %s (%s), seed %llu\n", kda_version(), device.name, device.driver,
+           (unsigned long long)harness_seed);
+    if (o->call) {
+        run_suite(suite_call(o->call), &passed, &failed);
+    } else {
+        run_suite(suite_golden(o->golden), &passed, &failed);
+        run_suite(suite_cases(), &passed, &failed);
+        run_suite(suite_relations(), &passed, &failed);
+        run_suite(suite_shapes(o->level), &passed, &failed);
+    }
+    print_summary(o, passed, failed);
+    device_close();
+    return failed || !passed ? EXIT_WRONG : 0;
+}
+
+/* The CPU backend and every OpenCL device. */
+static int test_everything(const struct options *o)
+{
+    struct spec_device *list;
+    size_t n = spec_devices(&list);
+    int code = test_device(kda_context_params(.backend = KDA_CPU), o);
+    for (size_t i = 0; i < n; i++) {
+        int other = test_device(kda_context_params(.backend = KDA_OPENCL, .device = list[i].id), o);
+        code = other > code ? other : code;
+    }
+    free(list);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = {.device = getenv("KDA_TEST_DEVICE"), .golden = GOLDEN_DIR};
+    const char *seed = getenv("KDA_TEST_SEED");
+    harness_seed = 1;
+    if (seed && !read_seed(seed))
+        return usage("KDA_TEST_SEED", seed);
+    int code = read_options(argc, argv, &o);
+    if (code)
+        return code < 0 ? 0 : code;
+    if ((o.call && !is_call("--call", o.call)) || !is_call("--with", harness_words))
+        return EXIT_INPUT;
+    if (strlen(harness_words) >= MOST_WORDS)
+        return usage("--with", "too long");
+    if (!o.device || !*o.device)
+        return test_everything(&o);
+    kda_context_params params = {.struct_size = sizeof(params)};
+    code = spec_resolve(o.device, &params);
+    return code ? code : test_device(&params, &o);
+}

@@ -1,0 +1,164 @@
+/* Every documented rule broken one at a time. Whatever the rule, the outcome has the same shape:
+ * the documented status, one line in the log that names the argument, handles NULL, outputs
+ * untouched, and a plan that gives the same bits as before. The rules are in rules.def.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <string.h>
+
+#include "test_api.h"
+
+enum stage { OPEN, PLAN, CPU_PLAN, CL_PLAN, EXECUTE, ENQUEUE, RUN };
+
+struct rule {
+    enum stage stage;
+    enum base base;
+    kda_status status;
+    const char *words, *what;
+    void (*change)(struct trial *t);
+};
+
+static const kda_input absent;
+
+static kda_input input(const struct trial *t, enum tensor id)
+{
+    return trial_tensor(t, id);
+}
+
+static kda_output output(const struct trial *t, enum tensor id)
+{
+    return (kda_output){.mem = t->device ? t->rig->mem[id] : NULL,
+                        .host = t->device ? NULL : t->rig->host[id]};
+}
+
+static void no_tokens(struct trial *t)
+{
+    static const int32_t none[SEQUENCES + 1];
+    t->args.tokens = 0;
+    t->args.q = t->args.k = t->args.v = t->args.g = t->args.beta = absent;
+    t->args.out = (kda_output){0};
+    if (t->args.cu_seqlens.host)
+        t->args.cu_seqlens.host = none;
+}
+
+static void starts(struct trial *t, int32_t a, int32_t b, int32_t c, int32_t d)
+{
+    const int32_t list[] = {a, b, c, d};
+    memcpy(t->starts.i32, list, sizeof list);
+    t->args.cu_seqlens.host = t->starts.i32;
+}
+
+static void starts64(struct trial *t, int64_t a, int64_t b, int64_t c, int64_t d)
+{
+    const int64_t list[] = {a, b, c, d};
+    memcpy(t->starts.i64, list, sizeof list);
+    t->args.cu_seqlens.host = t->starts.i64;
+    t->args.cu_seqlens_type = KDA_I64;
+}
+
+static void slots(struct trial *t, int32_t a, int32_t b, int32_t c)
+{
+    const int32_t list[] = {a, b, c};
+    memcpy(t->slots.i32, list, sizeof list);
+    t->args.state_index.host = t->slots.i32;
+    t->args.slots = SEQUENCES;
+}
+
+static void slots64(struct trial *t, int64_t a, int64_t b, int64_t c)
+{
+    const int64_t list[] = {a, b, c};
+    memcpy(t->slots.i64, list, sizeof list);
+    t->args.state_index.host = t->slots.i64;
+    t->args.state_index_type = KDA_I64;
+    t->args.slots = SEQUENCES;
+}
+
+/* The call's gates with one of them changed; gate16 for tensors of a 16-bit type. */
+static void gate(struct trial *t, size_t at, float x)
+{
+    memcpy(t->gates, t->args.g.host, sizeof t->gates);
+    t->gates[at] = x;
+    t->args.g.host = t->gates;
+}
+
+static void gate16(struct trial *t, size_t at, uint16_t bits)
+{
+    gate(t, 0, 0);
+    memcpy((char *)t->gates + at * sizeof bits, &bits, sizeof bits);
+}
+
+/* Each line of rules.def becomes a function, then a row of the table. */
+#define NAME_LINE(line) rule_##line
+#define NAME(line) NAME_LINE(line)
+
+#define RULE(stage, base, status, words, ...)                                                      \
+    static void NAME(__LINE__)(struct trial * t)                                                   \
+    {                                                                                              \
+        kda_context_params *x = &t->params;                                                        \
+        kda_problem *p = &t->problem;                                                              \
+        kda_args *a = &t->args;                                                                    \
+        (void)x, (void)p, (void)a;                                                                 \
+        __VA_ARGS__;                                                                               \
+    }
+#include "rules.def"
+#undef RULE
+
+static const struct rule rules[] = {
+#define RULE(stage, base, status, words, ...)                                                      \
+    {stage, base, status, words, #__VA_ARGS__, NAME(__LINE__)},
+#include "rules.def"
+#undef RULE
+};
+
+static void try_open(const struct rule *rule)
+{
+    struct trial t = trial_make(rig, rule->base, false);
+    kda_context *ctx = rig->ctx;
+    rule->change(&t);
+    log_clear(&rig->log);
+    kda_status st = kda_context_create(&ctx, &t.params);
+    expect(st, rule->status, rule->words, rule->what);
+    ck_assert_msg(!ctx == !!st, "%s: the handle is wrong", rule->what);
+    kda_context_destroy(&ctx);
+}
+
+static void try_plan(const struct rule *rule)
+{
+    struct trial t = trial_make(rig, rule->base, false);
+    kda_plan *plan = t.plan;
+    rule->change(&t);
+    log_clear(&rig->log);
+    kda_status st = kda_plan_create(&plan, rig->ctx, &t.problem);
+    expect(st, rule->status, rule->words, rule->what);
+    ck_assert_msg(!plan == !!st, "%s: the handle is wrong", rule->what);
+    kda_plan_destroy(&plan);
+}
+
+START_TEST(test_rule)
+{
+    const struct rule *r = &rules[_i];
+    if (r->stage == OPEN)
+        try_open(r);
+    if (r->stage == PLAN || r->stage == CPU_PLAN || r->stage == CL_PLAN)
+        try_plan(r);
+    if (r->stage == EXECUTE || r->stage == RUN)
+        try_call(r->base, false, r->change, r->status, r->words, r->what);
+    if (rig->device && (r->stage == ENQUEUE || r->stage == RUN))
+        try_call(r->base, true, r->change, r->status, r->words, r->what);
+}
+END_TEST
+
+static bool applies(const struct rule *r)
+{
+    return r->stage == CPU_PLAN ? !rig->device
+                                : rig->device || (r->stage != ENQUEUE && r->stage != CL_PLAN);
+}
+
+void add_rules(Suite *suite)
+{
+    TCase *tc = tcase_create("rules");
+    for (int i = 0; i < (int)(sizeof rules / sizeof *rules); i++)
+        if (applies(&rules[i]))
+            tcase_add_loop_test(tc, test_rule, i, i + 1);
+    suite_add_tcase(suite, tc);
+}

@@ -1,0 +1,227 @@
+/* Shapes: a fixed list that covers each option of a problem beside most others, then random
+ * problems, fewer on an OpenCL device, which compiles a kernel for each.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "harness.h"
+
+#include "random.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#define RAW_SOFTPLUS "gate=softplus a_log=rate dt_bias=normal "
+#define RAW_BOUNDED "gate=bounded a_log=rate dt_bias=normal "
+#define MODEL "dtype=bf16 norm=1 activation=sigmoid state=normal "
+
+static const char *const fixed[] = {
+    /* key and value dims, each beside another gate, type or layout */
+    "H=3 K=1 V=1 lengths=70 state=normal",
+    "H=2 K=16 V=3 lengths=40 state=normal layout=vk g=strong",
+    "H=2 HV=4 K=17 V=16 lengths=33,2 state=normal dtype=f16",
+    "H=1 HV=3 K=33 V=33 lengths=21 state=normal dtype=bf16 state_dtype=bf16 map=modulo",
+    "H=3 K=60 V=60 lengths=64,64 scale=1",
+    "H=2 K=64 V=48 lengths=45 state=normal layout=vk state_dtype=f16 norm=1",
+    "H=2 HV=4 K=96 V=80 lengths=40 state=normal gate=none scale=1",
+    "H=4 K=100 V=100 lengths=20x3 state=normal scale=0.1 norm=1",
+    "H=2 K=128 V=200 lengths=20 state=normal dtype=bf16 out_dtype=f32 layout=vk",
+    "H=2 K=160 V=33 lengths=17 state=normal dtype=f16 state_dtype=f16 " RAW_SOFTPLUS,
+    "H=2 HV=6 K=192 V=16 lengths=30 state=normal map=modulo per_head=1",
+    "H=1 K=255 V=48 lengths=12 state=normal dtype=bf16 g_dtype=f32",
+    "H=1 HV=2 K=256 V=96 lengths=12 state=normal " RAW_BOUNDED "norm=1",
+    "H=1 K=2 V=200 lengths=50 state=normal activation=sigmoid2",
+    /* gates: all kinds, per channel and per head, given parameters and without */
+    "H=2 K=32 V=16 lengths=150 state=normal g=slow k=same",
+    "H=2 K=32 V=16 lengths=150 state=normal g=-20 k=same beta=0.5",
+    "H=2 K=32 V=16 lengths=50 state=normal per_head=1 g=strong",
+    "H=2 K=32 V=16 lengths=50 state=normal gate=softplus a_log=rate g=wide",
+    "H=2 K=32 V=16 lengths=90 state=normal per_head=1 " RAW_SOFTPLUS "activation=sigmoid",
+    "H=2 K=32 V=16 lengths=50 state=normal gate=bounded g=wide",
+    "H=2 K=32 V=16 lengths=50 state=normal gate=bounded bound=-0.5 dt_bias=wide g=-8,-4,0,8",
+    "H=2 K=32 V=16 lengths=50 state=normal per_head=1 bound=-3 " RAW_BOUNDED "dtype=f16",
+    "H=2 K=32 V=16 lengths=50 state=normal gate=none activation=sigmoid2 norm=1",
+    /* the additive rule */
+    "H=2 K=32 V=16 lengths=50 state=normal rule=additive gate=none",
+    "H=2 K=32 V=16 lengths=90 state=normal rule=additive g=decay beta=uniform",
+    "H=2 K=32 V=16 lengths=50 state=normal rule=additive activation=sigmoid " RAW_SOFTPLUS,
+    "H=2 K=32 V=16 lengths=50 rule=additive per_head=1 dtype=bf16 beta_dtype=f32 beta=uniform",
+    /* numbers at the ends */
+    "H=2 K=32 V=16 lengths=150 state=normal beta=0",
+    "H=2 K=32 V=16 lengths=150 state=normal beta=1 k=same v=huge",
+    "H=2 K=32 V=16 lengths=150 v=tiny",
+    "H=2 K=32 V=16 lengths=50 norm=1 q=huge k=huge state=normal",
+    "H=2 K=32 V=16 lengths=50 norm=1 q=0 k=0 state=normal",
+    "H=2 K=32 V=16 lengths=50 norm=1 q=tiny k=tiny state=normal",
+    "H=2 K=64 V=32 lengths=70 norm=1 k=-50 q=uniform dtype=bf16",
+    /* lengths, states, views */
+    "H=2 K=48 V=20 lengths=1,0,2,31,32,33,0,63,64,65,1 state=normal cu=i64",
+    "H=2 K=48 V=20 lengths=1x200 state=normal final=0",
+    RECURRENT "H=2 K=48 V=20 lengths=3x7 cu=i32 checkpoint=2 state=normal layout=vk",
+    RECURRENT "H=2 K=48 V=20 lengths=20,13 checkpoint=5 dtype=bf16 state_dtype=bf16 pad=5,3,2",
+    "H=2 K=48 V=20 lengths=9 pad=1,1,1 order=heads dtype=f16 state=normal",
+    "H=2 K=48 V=20 lengths=4,5,6 index=7,-1,2 slots=9 index_type=i64 state=normal in_place=1",
+    RECURRENT "H=2 K=48 V=20 lengths=4,5,6 index=2,0,1 slots=3 state=normal checkpoint=3 "
+              "state_dtype=f16",
+    "HV=1 K=48 V=20 lengths=9 pad=3,1,2 state=normal per_head=1",
+    "H=2 HV=4 K=1 V=20 lengths=9 pad=3,1,2 state=normal",
+    /* what models do, with fewer heads: prompts, ragged batches, decoding from a pool */
+    "H=2 K=128 V=128 lengths=100 " MODEL RAW_SOFTPLUS,
+    "H=2 K=128 V=128 lengths=100 " MODEL RAW_BOUNDED,
+    "H=1 HV=4 K=128 V=128 lengths=15,28,0,18 layout=vk " MODEL RAW_BOUNDED,
+    "H=4 K=128 V=128 lengths=1x12 index=20,3,17,-1,9,0,31,12,-1,5,6,7 slots=36 in_place=1 " MODEL
+        RAW_SOFTPLUS,
+    "H=8 K=64 V=64 lengths=1x8 dtype=f16 norm=1 state=normal index=9,1,8,2,7,3,6,4 slots=12",
+    "H=32 K=16 V=16 lengths=1 order=heads state=normal layout=vk",
+    "H=8 HV=16 K=32 V=32 lengths=4,4 map=modulo state=normal layout=vk",
+};
+
+static const char *const long_ones[] = {
+    "H=4 K=100 V=100 lengths=1000x3 scale=0.1 norm=1 g=decay",
+    "H=4 K=128 V=128 lengths=1024x4 scale=0.1",
+    "H=2 HV=8 K=128 V=128 lengths=1024x2 norm=1 dtype=f16 " RAW_SOFTPLUS,
+    "H=4 K=128 V=128 lengths=256,244,500,0,1300,547,2048 " MODEL RAW_BOUNDED,
+    "H=1 K=128 V=128 lengths=8192 g=wide bound=-5 " MODEL RAW_BOUNDED,
+    "H=4 K=256 V=256 lengths=100,200,900 " MODEL RAW_BOUNDED,
+    "H=2 K=64 V=64 lengths=4000 g=slow state=normal",
+    "H=16 HV=32 K=128 V=128 lengths=1x64 state=normal layout=vk dtype=bf16 index_type=i64",
+    "H=64 K=128 V=128 lengths=1x32 " MODEL RAW_SOFTPLUS,
+};
+
+/* Random choices: number `next` of the problem's seed. */
+struct choices {
+    uint64_t seed, next;
+};
+
+static int choose(struct choices *c, int n)
+{
+    return (int)(random_bits(c->seed, c->next++) % (uint64_t)n);
+}
+
+static const char *choose_word(struct choices *c, int n, const char *const *words)
+{
+    return words[choose(c, n)];
+}
+#define WORD(c, ...)                                                                               \
+    choose_word(c, sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *),                         \
+                (const char *const[]){__VA_ARGS__})
+
+/* A text under construction. */
+struct text {
+    char all[CALL_TEXT];
+    size_t length;
+};
+
+static void add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void add(struct text *text, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    text->length +=
+        (size_t)vsnprintf(text->all + text->length, sizeof(text->all) - text->length, format, args);
+    va_end(args);
+    ck_assert_uint_lt(text->length, sizeof(text->all));
+}
+
+static void add_shape(struct text *t, struct choices *c)
+{
+    static const int key_dims[] = {1, 16, 17, 33, 60, 64, 96, 100, 128, 160, 192, 255, 256};
+    static const int value_dims[] = {1, 3, 16, 33, 48, 80, 96, 128, 200};
+    static const int lengths[] = {0, 1, 1, 2, 3, 7, 15, 16, 17, 31, 33, 64, 65};
+    int h = 1 + choose(c, 3), k = key_dims[choose(c, 13)], v = value_dims[choose(c, 9)];
+    int n = 1 + choose(c, 6), hv = h * (1 + choose(c, 3));
+    add(t, "H=%d HV=%d K=%d V=%d lengths=", h, hv, k, v);
+    const int work = 2000000 / (hv * k * v) + 1, few = choose(c, 3) ? 63 : work;
+    for (int i = 0, budget = few < work ? few : work; i < n; i++) {
+        int length = lengths[choose(c, 13)];
+        length = length < budget ? length : budget;
+        budget -= length;
+        add(t, i ? ",%d" : "%d", length);
+    }
+    add(t, " cu=%s", WORD(c, "i32", "i64"));
+    if (choose(c, 3) == 0) {
+        int slots = n + choose(c, 4);
+        add(t, " slots=%d index_type=%s index=", slots, WORD(c, "i32", "i64"));
+        for (int i = 0; i < n; i++)
+            add(t, i ? ",%d" : "%d", choose(c, 4) ? slots - 1 - i : -1);
+    }
+}
+
+static void add_types(struct text *t, struct choices *c)
+{
+    const char *type = WORD(c, "f32", "f16", "bf16");
+    add(t, " dtype=%s g_dtype=%s", type, choose(c, 2) ? type : "f32");
+    add(t, " beta_dtype=%s", choose(c, 2) ? type : "f32");
+    add(t, " out_dtype=%s", choose(c, 2) ? type : "f32");
+    add(t, " state_dtype=%s", WORD(c, "f32", "f32", "f16", "bf16"));
+}
+
+static void add_formula(struct text *t, struct choices *c)
+{
+    const char *gate = WORD(c, "log", "log", "softplus", "bounded", "none");
+    add(t, " gate=%s", gate);
+    if (*gate == 'l')
+        add(t, " g=%s", WORD(c, "decay", "slow", "strong", "-20", "0"));
+    if (*gate == 's' || *gate == 'b')
+        add(t, " g=%s dt_bias=%s", WORD(c, "normal", "wide"), WORD(c, "no", "normal"));
+    if (*gate == 'b')
+        add(t, " a_log=%s bound=%s", WORD(c, "no", "rate"), WORD(c, "-5", "-1"));
+    if (choose(c, 4) == 0)
+        add(t, " rule=additive");
+    add(t, " activation=%s", WORD(c, "given", "sigmoid", "sigmoid2"));
+    add(t, " per_head=%d norm=%d", choose(c, 2), choose(c, 2));
+    add(t, " scale=%s", WORD(c, "0", "1", "0.1"));
+    add(t, " map=%s layout=%s", WORD(c, "grouped", "modulo"), WORD(c, "kv", "vk"));
+}
+
+static void add_memory(struct text *t, struct choices *c)
+{
+    if (choose(c, 4))
+        add(t, " state=normal in_place=%d", choose(c, 2));
+    if (choose(c, 3) == 0)
+        add(t, " " RECURRENT "checkpoint=%d", 1 + choose(c, 9));
+    if (choose(c, 2))
+        add(t, " pad=%d,%d,%d", choose(c, 9), choose(c, 5), choose(c, 7));
+    if (choose(c, 4) == 0)
+        add(t, " order=heads");
+}
+
+START_TEST(test_shape_fixed)
+{
+    run("%s", fixed[_i]);
+}
+END_TEST
+
+START_TEST(test_shape_long)
+{
+    run("%s", long_ones[_i]);
+}
+END_TEST
+
+START_TEST(test_shape_random)
+{
+    uint64_t seed = random_bits(harness_seed, (uint64_t)_i) >> 1;
+    struct choices choices = {seed, 0};
+    struct text text = {.length = 0};
+    add_shape(&text, &choices);
+    add_types(&text, &choices);
+    add_formula(&text, &choices);
+    add_memory(&text, &choices);
+    add(&text, " seed=%" PRIu64, seed);
+    run("%s", text.all);
+}
+END_TEST
+
+Suite *suite_shapes(enum level level)
+{
+    Suite *suite = suite_create("shapes");
+    TCase *tcase = tcase_create("shapes");
+    tcase_add_checked_fixture(tcase, NULL, harness_teardown);
+    tcase_add_loop_test(tcase, test_shape_fixed, 0, (int)(sizeof(fixed) / sizeof(fixed[0])));
+    tcase_add_loop_test(tcase, test_shape_random, 0, level == FULL ? 500 : device.id ? 12 : 300);
+    if (level == FULL)
+        tcase_add_loop_test(tcase, test_shape_long, 0,
+                            (int)(sizeof(long_ones) / sizeof(long_ones[0])));
+    suite_add_tcase(suite, tcase);
+    return suite;
+}

@@ -1,0 +1,15 @@
+/* The suites of test_tools: kdabench's problem language and its judge, then both programs as users
+ * run them.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef TEST_TOOLS_H
+#define TEST_TOOLS_H
+
+#include <check.h>
+
+#define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
+
+Suite *suite_problem(void);
+Suite *suite_programs(void);
+
+#endif
