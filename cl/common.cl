@@ -73,8 +73,8 @@
 #define UNROLL_BY(n) PRAGMA(unroll n)
 #endif
 
-/* Runs i over those of 0..count-1 that are below inside: as a loop's bound on a CPU, as guards in an
- * unrolled loop elsewhere. */
+/* Runs i over those of 0..count-1 that are below inside: as a loop's bound on a CPU, as guards in
+ * an unrolled loop elsewhere. */
 #if KDA_COMPACT
 #define FOR_INSIDE(i, count, inside) for (int i = 0; i < min((int)(count), (int)(inside)); i++)
 #else

@@ -24,7 +24,8 @@ __kernel void kda_enter(const struct kda_call_args a, __global const int *state_
                         __global const state_t *initial_state, __global float *workspace)
 {
     const int chunk = a.first_chunk + a.step;
-    const int cells = PADDED_K * a.padded_v, x = (int)get_global_id(0), head = (int)get_global_id(1);
+    const int cells = PADDED_K * a.padded_v;
+    const int x = (int)get_global_id(0), head = (int)get_global_id(1);
     if (chunk >= chunk_start(&a, workspace, a.sequences) || x >= cells)
         return;
     const long n = sequence_of(&a, workspace, chunk), slot = sequence_slot(&a, state_index, n);
