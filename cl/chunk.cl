@@ -68,17 +68,17 @@
 #define SHARES (ROLES / C)
 #define SHARE (SLAB / SHARES)
 
-inline float2 local2(__local const float *p)
+static inline float2 local2(__local const float *p)
 {
     return *(__local const float2 *)p;
 }
-inline float4 local4(__local const float *p)
+static inline float4 local4(__local const float *p)
 {
     return *(__local const float4 *)p;
 }
 
 /* sum + x . y, in order. */
-inline float dot4(float sum, float4 x, float4 y)
+static inline float dot4(float sum, float4 x, float4 y)
 {
     sum += x.s0 * y.s0;
     sum += x.s1 * y.s1;
@@ -88,7 +88,7 @@ inline float dot4(float sum, float4 x, float4 y)
 }
 
 /* Chunks of a sequence that the chunkwise schedule handles; short ones belong to kda_step. */
-inline int chunks_of(const struct kda_call_args *a, __global const int *cu_seqlens,
+static inline int chunks_of(const struct kda_call_args *a, __global const int *cu_seqlens,
                      __global const int *state_index, long n)
 {
     const long begin = sequence_start(a, cu_seqlens, n);

@@ -86,40 +86,40 @@
 
 /* ---- Storage ---- */
 
-inline float bf16_to_float(ushort h)
+static inline float bf16_to_float(ushort h)
 {
     return as_float((uint)h << 16);
 }
 
 /* To nearest even; a NaN stays one. */
-inline ushort float_to_bf16(float f)
+static inline ushort float_to_bf16(float f)
 {
     uint u = as_uint(f);
     uint rounded = u + 0x7fffu + ((u >> 16) & 1u);
     return (ushort)(((u & 0x7fffffffu) > 0x7f800000u ? (u | 0x400000u) : rounded) >> 16);
 }
 
-inline float load_f32(__global const float *p, long i)
+static inline float load_f32(__global const float *p, long i)
 {
     return p[i];
 }
-inline float load_f16(__global const ushort *p, long i)
+static inline float load_f16(__global const ushort *p, long i)
 {
     return vload_half(0, (__global const half *)(p + i));
 }
-inline float load_bf16(__global const ushort *p, long i)
+static inline float load_bf16(__global const ushort *p, long i)
 {
     return bf16_to_float(p[i]);
 }
-inline void store_f32(__global float *p, long i, float x)
+static inline void store_f32(__global float *p, long i, float x)
 {
     p[i] = x;
 }
-inline void store_f16(__global ushort *p, long i, float x)
+static inline void store_f16(__global ushort *p, long i, float x)
 {
     vstore_half_rte(x, 0, (__global half *)(p + i));
 }
-inline void store_bf16(__global ushort *p, long i, float x)
+static inline void store_bf16(__global ushort *p, long i, float x)
 {
     p[i] = float_to_bf16(x);
 }
@@ -183,7 +183,7 @@ typedef ushort state_t;
 #endif
 
 /* Four neighbouring state elements at once; p is aligned to all four. */
-inline float4 load_state4(__global const state_t *p)
+static inline float4 load_state4(__global const state_t *p)
 {
 #if KDA_STATE_DTYPE == KDA_F32
     return *(__global const float4 *)p;
@@ -196,7 +196,7 @@ inline float4 load_state4(__global const state_t *p)
 #endif
 }
 
-inline void store_state4(__global state_t *p, float4 x)
+static inline void store_state4(__global state_t *p, float4 x)
 {
 #if KDA_STATE_DTYPE == KDA_F32
     *(__global float4 *)p = x;
@@ -217,19 +217,19 @@ inline void store_state4(__global state_t *p, float4 x)
 
 /* ---- Activations ---- */
 
-inline float sigmoid(float x)
+static inline float sigmoid(float x)
 {
     return 1.0f / (1.0f + exp(-x));
 }
 
 /* log(1 + exp(x)); above 20 the difference to x is below half an ulp. */
-inline float softplus(float x)
+static inline float softplus(float x)
 {
     return x > 20.0f ? x : log1p(exp(x));
 }
 
 /* The log decay, from the raw value g, its bias and exp(a_log). */
-inline float log_decay(float g, float bias, float a, float bound)
+static inline float log_decay(float g, float bias, float a, float bound)
 {
 #if KDA_GATE == KDA_GATE_SOFTPLUS
     return -a * softplus(g + bias);
@@ -240,7 +240,7 @@ inline float log_decay(float g, float bias, float a, float bound)
 #endif
 }
 
-inline float activate_beta(float x)
+static inline float activate_beta(float x)
 {
 #if KDA_BETA == KDA_BETA_SIGMOID
     return sigmoid(x);
@@ -254,7 +254,7 @@ inline float activate_beta(float x)
 /* ---- Sequences and heads ---- */
 
 /* The key head that value head h reads. */
-inline int key_head(int h, int heads, int value_heads)
+static inline int key_head(int h, int heads, int value_heads)
 {
 #if KDA_HEAD_MAP == KDA_HEADS_GROUPED
     return h / (value_heads / heads);
@@ -263,14 +263,14 @@ inline int key_head(int h, int heads, int value_heads)
 #endif
 }
 
-inline long load_index(__global const int *p, long i, int is_i64)
+static inline long load_index(__global const int *p, long i, int is_i64)
 {
     return is_i64 ? ((__global const long *)p)[i] : (long)p[i];
 }
 
 /* First token of sequence n, or of the one behind the last. Clamped, so that no content of
  * cu_seqlens leads outside the tensors. */
-inline long sequence_start(const struct kda_call_args *a, __global const int *cu_seqlens, long n)
+static inline long sequence_start(const struct kda_call_args *a, __global const int *cu_seqlens, long n)
 {
     if (!(a->has & KDA_HAS_CU_SEQLENS))
         return a->tokens / a->sequences * n;
@@ -279,7 +279,7 @@ inline long sequence_start(const struct kda_call_args *a, __global const int *cu
 }
 
 /* The slot of sequence n's states, or -1 to skip it. */
-inline long sequence_slot(const struct kda_call_args *a, __global const int *state_index, long n)
+static inline long sequence_slot(const struct kda_call_args *a, __global const int *state_index, long n)
 {
     if (!(a->has & KDA_HAS_STATE_INDEX))
         return n;
@@ -306,7 +306,7 @@ inline long sequence_slot(const struct kda_call_args *a, __global const int *sta
 
 /* First chunk of sequence n, counted over all sequences, or of the one behind the last: from
  * kda_table's table, or without cu_seqlens by arithmetic. */
-inline int chunk_start(const struct kda_call_args *a, __global const float *workspace, long n)
+static inline int chunk_start(const struct kda_call_args *a, __global const float *workspace, long n)
 {
     if (!(a->has & KDA_HAS_CU_SEQLENS))
         return (int)n * a->chunks_each;
@@ -314,7 +314,7 @@ inline int chunk_start(const struct kda_call_args *a, __global const float *work
 }
 
 /* The sequence that a chunk belongs to: the last one that starts at or before it. */
-inline long sequence_of(const struct kda_call_args *a, __global const float *workspace, int chunk)
+static inline long sequence_of(const struct kda_call_args *a, __global const float *workspace, int chunk)
 {
     if (!(a->has & KDA_HAS_CU_SEQLENS))
         return chunk / a->chunks_each;

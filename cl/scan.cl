@@ -42,13 +42,13 @@
 #define JOIN(a, b) JOIN_(a, b)
 typedef JOIN(float, KDA_SCAN_VEC) vec_t;
 
-inline float4 load4(__global const float *p)
+static inline float4 load4(__global const float *p)
 {
     return *(__global const float4 *)p;
 }
 
 /* Whether a sequence's state after `done` tokens is a checkpoint, and its number. */
-inline int is_checkpoint(const struct kda_call_args *a, long done, long length)
+static inline int is_checkpoint(const struct kda_call_args *a, long done, long length)
 {
     return (a->has & KDA_HAS_CHECKPOINTS) && done > 0 && done <= length &&
            done % a->checkpoint_every == 0;

@@ -71,7 +71,7 @@
 #define WIDE_POSSIBLE (KDA_ROWS % 4 == 0 && KDA_K % 4 == 0)
 #endif
 
-inline void load_tile(float s[KDA_ROWS][KDA_VEC], __global const state_t *in, int wide, int row,
+static inline void load_tile(float s[KDA_ROWS][KDA_VEC], __global const state_t *in, int wide, int row,
                       int col, int value_dim)
 {
 #if WIDE_POSSIBLE
@@ -115,7 +115,7 @@ UNROLL
                           : 0.0f;
 }
 
-inline void store_tile(__global state_t *out, float s[KDA_ROWS][KDA_VEC], int wide, int row,
+static inline void store_tile(__global state_t *out, float s[KDA_ROWS][KDA_VEC], int wide, int row,
                        int col, int value_dim)
 {
 #if WIDE_POSSIBLE
@@ -142,7 +142,7 @@ inline void store_tile(__global state_t *out, float s[KDA_ROWS][KDA_VEC], int wi
 }
 
 /* An empty sequence's state goes through bit for bit, whatever it holds. */
-inline void copy_tile(__global state_t *out, __global const state_t *in, int row, int col,
+static inline void copy_tile(__global state_t *out, __global const state_t *in, int row, int col,
                       int value_dim)
 {
     FOR_INSIDE(i, KDA_ROWS, KDA_K - row)
@@ -152,7 +152,7 @@ inline void copy_tile(__global state_t *out, __global const state_t *in, int row
 }
 
 /* Sums x over the row groups that share a sub-group; every lane gets the sum. */
-inline float fold(float x)
+static inline float fold(float x)
 {
 #if FOLD > 1
 UNROLL
@@ -163,7 +163,7 @@ UNROLL
 }
 
 /* Sums one column of parts: the rest of the tree. */
-inline float tree(__local const float *parts, int stride)
+static inline float tree(__local const float *parts, int stride)
 {
     float x[PARTS];
 UNROLL

@@ -16,7 +16,7 @@
 
 /* The value of x in the lane whose number differs by the bits of mask. */
 #if KDA_PATH == KDA_PATH_PTX
-inline float lane_xor(float x, uint mask)
+static inline float lane_xor(float x, uint mask)
 {
     float y;
     __asm__ volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;"
