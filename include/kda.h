@@ -156,9 +156,11 @@ typedef enum kda_schedule {
  * run, answers UNSUPPORTED. */
 typedef enum kda_engine {
     KDA_ENGINE_AUTO = 0,
-    KDA_ENGINE_CLBLAST = 1, /* CLBlast's batched GEMMs */
-    KDA_ENGINE_FUSED = 2,   /* portable OpenCL C tile kernels */
-    KDA_ENGINE_MMA = 3      /* matrix units */
+    /* CLBlast's batched GEMMs. Bends two promises: CLBlast may allocate device memory inside
+     * kda_enqueue, and a NaN or infinity in a token can reach earlier tokens of its chunk. */
+    KDA_ENGINE_CLBLAST = 1,
+    KDA_ENGINE_FUSED = 2, /* portable OpenCL C tile kernels */
+    KDA_ENGINE_MMA = 3    /* matrix units */
 } kda_engine;
 
 /* Bits of kda_problem.flags. */

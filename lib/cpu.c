@@ -281,12 +281,15 @@ static size_t describe(const kda_plan *plan, char *text, size_t n)
                             (int)kda_pool_threads(plan->ctx->pool));
 }
 
-static size_t facts(const kda_context *ctx, kda_fact *out, size_t max)
+static size_t list_facts(const kda_context *ctx, kda_fact *out, size_t max)
 {
-    (void)ctx;
-    if (max > 0)
-        out[0] = (kda_fact){"name", "CPU backend", "queried"};
-    return 1;
+    const kda_fact facts[] = {
+        {"name", "CPU backend", "queried"},
+        {"threads", ctx->cpu_threads, "queried"},
+    };
+    for (size_t i = 0; i < KDA_COUNT_OF(facts) && i < max; i++)
+        out[i] = facts[i];
+    return KDA_COUNT_OF(facts);
 }
 
 static void context_destroy(kda_context *ctx)
@@ -301,11 +304,14 @@ kda_status kda_cpu_open(kda_context *ctx, const kda_context_params *params)
         .plan_destroy = plan_destroy,
         .execute = execute,
         .describe = describe,
-        .facts = facts,
+        .facts = list_facts,
         .context_destroy = context_destroy,
     };
     ctx->ops = &ops;
     ctx->backend = KDA_CPU;
     ctx->pool = kda_pool_create(params->threads);
-    return ctx->pool ? KDA_OK : kda_no_memory(ctx, "the CPU backend's threads", 0);
+    if (!ctx->pool)
+        return kda_no_memory(ctx, "the CPU backend's threads", 0);
+    snprintf(ctx->cpu_threads, sizeof ctx->cpu_threads, "%d", (int)kda_pool_threads(ctx->pool));
+    return KDA_OK;
 }

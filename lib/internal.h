@@ -36,6 +36,7 @@ struct kda_context {
     void *log_data;
     kda_log_level log_level;
     struct kda_pool *pool;     /* CPU backend */
+    char cpu_threads[12];      /* its size, as a fact */
     struct kda_device *device; /* OpenCL backend */
 };
 
