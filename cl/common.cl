@@ -270,7 +270,8 @@ static inline long load_index(__global const int *p, long i, int is_i64)
 
 /* First token of sequence n, or of the one behind the last. Clamped, so that no content of
  * cu_seqlens leads outside the tensors. */
-static inline long sequence_start(const struct kda_call_args *a, __global const int *cu_seqlens, long n)
+static inline long sequence_start(const struct kda_call_args *a, __global const int *cu_seqlens,
+                                  long n)
 {
     if (!(a->has & KDA_HAS_CU_SEQLENS))
         return a->tokens / a->sequences * n;
@@ -279,7 +280,8 @@ static inline long sequence_start(const struct kda_call_args *a, __global const 
 }
 
 /* The slot of sequence n's states, or -1 to skip it. */
-static inline long sequence_slot(const struct kda_call_args *a, __global const int *state_index, long n)
+static inline long sequence_slot(const struct kda_call_args *a, __global const int *state_index,
+                                 long n)
 {
     if (!(a->has & KDA_HAS_STATE_INDEX))
         return n;
@@ -306,7 +308,8 @@ static inline long sequence_slot(const struct kda_call_args *a, __global const i
 
 /* First chunk of sequence n, counted over all sequences, or of the one behind the last: from
  * kda_table's table, or without cu_seqlens by arithmetic. */
-static inline int chunk_start(const struct kda_call_args *a, __global const float *workspace, long n)
+static inline int chunk_start(const struct kda_call_args *a, __global const float *workspace,
+                              long n)
 {
     if (!(a->has & KDA_HAS_CU_SEQLENS))
         return (int)n * a->chunks_each;
@@ -314,7 +317,8 @@ static inline int chunk_start(const struct kda_call_args *a, __global const floa
 }
 
 /* The sequence that a chunk belongs to: the last one that starts at or before it. */
-static inline long sequence_of(const struct kda_call_args *a, __global const float *workspace, int chunk)
+static inline long sequence_of(const struct kda_call_args *a, __global const float *workspace,
+                               int chunk)
 {
     if (!(a->has & KDA_HAS_CU_SEQLENS))
         return chunk / a->chunks_each;

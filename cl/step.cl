@@ -71,8 +71,8 @@
 #define WIDE_POSSIBLE (KDA_ROWS % 4 == 0 && KDA_K % 4 == 0)
 #endif
 
-static inline void load_tile(float s[KDA_ROWS][KDA_VEC], __global const state_t *in, int wide, int row,
-                      int col, int value_dim)
+static inline void load_tile(float s[KDA_ROWS][KDA_VEC], __global const state_t *in, int wide,
+                             int row, int col, int value_dim)
 {
 #if WIDE_POSSIBLE
     if (wide) {
