@@ -319,13 +319,12 @@ START_TEST(test_devices_by_name)
 }
 END_TEST
 
-START_TEST(test_schedule_that_the_device_lacks)
+START_TEST(test_engine_that_the_device_lacks)
 {
-    const char *const arguments[] = {"--device", "cpu", "--schedule", "chunkwise",
-                                     "in",       "out", NULL};
+    const char *const arguments[] = {"--device", "cpu", "--engine", "mma", "in", "out", NULL};
     sample_write(&s, "in");
     struct outcome o = run_arguments(arguments);
-    CHECK_OUTCOME(&o, EXIT_NO_DEVICE, "chunkwise", "in: ", "UNSUPPORTED");
+    CHECK_OUTCOME(&o, EXIT_NO_DEVICE, "engine", "in: ", "UNSUPPORTED");
     check_precious();
 }
 END_TEST
@@ -367,7 +366,7 @@ Suite *suite_input(void)
     tcase_add_loop_test(tcase, test_usage, 0, 13);
     tcase_add_loop_test(tcase, test_device_that_is_not_there, 0, 4);
     tcase_add_test(tcase, test_devices_by_name);
-    tcase_add_test(tcase, test_schedule_that_the_device_lacks);
+    tcase_add_test(tcase, test_engine_that_the_device_lacks);
     tcase_add_test(tcase, test_help_and_version);
     tcase_add_test(tcase, test_verbose);
     suite_add_tcase(suite, tcase);

@@ -136,7 +136,7 @@ START_TEST(test_strides_and_offset_do_not_matter)
                                         "order=heads",
                                         "pad=2,7,3 order=heads"};
     static const char *const texts[] = {ODD "lengths=7,92 checkpoint=16",
-                                        "K=128 V=128 lengths=65 dtype=bf16 state=normal",
+                                        "K=128 V=128 lengths=5 dtype=bf16 state=normal",
                                         "K=1 V=1 lengths=9,2 state=normal checkpoint=16"};
     struct call *packed = make("%s", texts[_i]);
     kda_plan *plan = plan_for(packed);
@@ -224,8 +224,8 @@ START_TEST(test_state_layouts_are_transposes)
 {
     static const char *const texts[] = {
         "H=2 K=60 V=36 lengths=7,72 checkpoint=16 state=normal",
-        "H=2 K=128 V=128 lengths=80 checkpoint=16 dtype=bf16 state_dtype=bf16 state=normal",
-        "H=2 K=32 V=5 lengths=66 state_dtype=f16 state=normal checkpoint=16"};
+        "H=2 K=128 V=128 lengths=40 checkpoint=16 dtype=bf16 state_dtype=bf16 state=normal",
+        "H=2 K=32 V=5 lengths=36 state_dtype=f16 state=normal checkpoint=16"};
     struct call *kv = run("%s", texts[_i]), *vk = make("%s layout=vk", texts[_i]);
     const int64_t keys = kv->problem.key_dim, values = kv->problem.value_dim;
     transpose(&vk->tensor[INITIAL_STATE], &kv->tensor[INITIAL_STATE], keys, values, true);

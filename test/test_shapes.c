@@ -218,7 +218,7 @@ Suite *suite_shapes(enum level level)
     TCase *tcase = tcase_create("shapes");
     tcase_add_checked_fixture(tcase, NULL, harness_teardown);
     tcase_add_loop_test(tcase, test_shape_fixed, 0, (int)(sizeof(fixed) / sizeof(fixed[0])));
-    tcase_add_loop_test(tcase, test_shape_random, 0, level == FULL ? 500 : device.id ? 12 : 300);
+    tcase_add_loop_test(tcase, test_shape_random, 0, level == FULL ? 500 : device.id ? 10 : 300);
     if (level == FULL)
         tcase_add_loop_test(tcase, test_shape_long, 0,
                             (int)(sizeof(long_ones) / sizeof(long_ones[0])));

@@ -30,15 +30,11 @@ double error_bound_out(kda_dtype dtype)
     return dtype == KDA_BF16 ? 4e-3 : dtype == KDA_F16 ? 1e-3 : 1e-5;
 }
 
-static double state_bound(kda_dtype dtype)
-{
-    return dtype == KDA_BF16 ? 3e-3 : error_bound_out(dtype);
-}
-
 /* A state is the result of arithmetic on tensors of dtype, then rounded once to its own type. */
 double error_bound_state(kda_dtype dtype, kda_dtype state_dtype)
 {
-    return fmax(state_bound(dtype), state_bound(state_dtype));
+    double arithmetic = dtype == KDA_BF16 ? 3e-3 : error_bound_out(dtype);
+    return fmax(arithmetic, error_bound_out(state_dtype));
 }
 
 /* Sums over some elements. */
