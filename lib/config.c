@@ -202,7 +202,7 @@ static kda_status choose_schedule(const kda_context *ctx, const kda_problem *p,
                                   struct kda_config *c)
 {
     c->step_limit = INT32_MAX;
-    bool checkpoints_fit = p->checkpoint_every % 16 == 0;
+    bool checkpoints_fit = p->checkpoint_every % (p->chunk ? p->chunk : 16) == 0;
     if (p->schedule == KDA_SCHEDULE_RECURRENT)
         return KDA_OK;
     if (p->engine == KDA_ENGINE_MMA) {

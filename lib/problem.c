@@ -115,6 +115,8 @@ static kda_status resolve_choices(const kda_context *ctx, kda_problem *p)
     KDA_REQUIRE(ctx, p->schedule != KDA_SCHEDULE_RECURRENT || p->engine == KDA_ENGINE_AUTO,
                 "kda_problem.engine must be KDA_ENGINE_AUTO with KDA_SCHEDULE_RECURRENT: engines "
                 "belong to the chunkwise schedule");
+    if (p->engine != KDA_ENGINE_AUTO && p->schedule == KDA_SCHEDULE_AUTO)
+        p->schedule = KDA_SCHEDULE_CHUNKWISE;
     KDA_REQUIRE(ctx, p->chunk == 0 || p->chunk == 16 || p->chunk == 32 || p->chunk == 64,
                 "kda_problem.chunk must be 0, 16, 32 or 64 (is %d)", (int)p->chunk);
     KDA_REQUIRE(ctx,
@@ -123,8 +125,6 @@ static kda_status resolve_choices(const kda_context *ctx, kda_problem *p)
                 "kda_problem.checkpoint_every must be a multiple of the chunk (%d) with "
                 "KDA_SCHEDULE_CHUNKWISE (is %lld)",
                 (int)(p->chunk ? p->chunk : 16), (long long)p->checkpoint_every);
-    if (p->engine != KDA_ENGINE_AUTO && p->schedule == KDA_SCHEDULE_AUTO)
-        p->schedule = KDA_SCHEDULE_CHUNKWISE;
     return KDA_OK;
 }
 

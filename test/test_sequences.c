@@ -244,6 +244,8 @@ START_TEST(test_checkpoints_count_from_each_start)
     run(RECURRENT "H=2 K=8 V=4 lengths=3,2 checkpoint=6");
     run(RECURRENT "K=8 V=4 lengths=9,9 checkpoint=3 index=-1,0 slots=2 state=normal");
     run("H=2 K=8 V=4 lengths=30,100,0,50,40,160 checkpoint=64 state=normal");
+    run("H=2 K=8 V=4 lengths=30,100 chunk=64 checkpoint=16 state=normal"); /* no chunk fits */
+    run("H=2 K=40 V=40 lengths=30,100 chunk=32 checkpoint=48 state=normal");
 }
 END_TEST
 
