@@ -458,7 +458,7 @@ UNROLL_BY(8)
                 value = load_data(v, i * a.v.token_stride + c) * row_beta[i];
             slab_x[i * ROW + x % SLAB] = value;
         }
-        barrier(CLK_LOCAL_MEM_FENCE); /* the slab is complete */
+        barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE); /* the slab is complete, read from W */
         __global float *to = of_w ? out_w : out_u;
         const int stride = of_w ? PADDED_K : padded_v;
         for (int x = lid; x < C * (SLAB / 4); x += KDA_PREPARE_WG) {

@@ -20,9 +20,9 @@
  * bit of the group's number first. The tree is the same whether lanes or local memory carry a
  * level of it, and columns never mix: so a result depends neither on TILE_V nor on the path.
  *
- * Barriers. All items of a work-group meet the same ones, and none stands behind an early return:
- * PoCL 3.1 takes the branches after such a barrier to go the same way for all items, and stored
- * columns that are not there. rows[] and parts[] have two buffers, taken in turn, and one barrier a
+ * Barriers. All items of a work-group meet the same ones, and on a CPU none stands behind an early
+ * return: PoCL 3.1 takes the branches after such a barrier to go the same way for all items, and
+ * stored columns that are not there. rows[] and parts[] have two buffers, taken in turn, and one barrier a
  * token is enough:
  *     before it  all read rows[t%2] (k stays in registers), write parts[t%2], write rows[(t+1)%2]
  *     after it   all read parts[t%2]
@@ -202,19 +202,34 @@ kda_step(const struct kda_call_args a, __global const data_t *q, __global const 
     const long end = max(sequence_start(&a, cu_seqlens, n + 1), begin);
     const long slot = sequence_slot(&a, state_index, n);
 
-    /* Whether there are tokens to walk; nobody returns early, see "Barriers". */
-    const int mine = slot >= 0 && begin < end && end - begin <= a.step_limit;
-    const long stop = mine ? end : begin;
-    const int restart = !mine || !(a.has & KDA_HAS_INITIAL_STATE);
-
     out += a.out.offset + head * a.out.head_stride;
     initial_state += a.initial_state.offset + slot * a.initial_state.token_stride +
                      head * a.initial_state.head_stride;
     final_state += a.final_state.offset + slot * a.final_state.token_stride +
                    head * a.final_state.head_stride;
 
+    const int restart = !(a.has & KDA_HAS_INITIAL_STATE), copied = begin == end && !restart;
+    if (slot < 0) { /* a skipped sequence */
+        for (long t = begin + group; t < end; t += KDA_GROUPS)
+            FOR_INSIDE(j, KDA_VEC, value_dim - col)
+                store_out(out, t * a.out.token_stride + col + j, 0.0f);
+    } else if (copied && (a.has & KDA_HAS_FINAL_STATE)) {
+        copy_tile(final_state, initial_state, row, col, value_dim);
+    }
+    /* Nothing left to do, or the chunkwise schedule's to do: out of here, or, on a CPU, on with no
+     * tokens to walk (see "Barriers"). */
+    const int idle = slot < 0 || copied || end - begin > a.step_limit;
+#if KDA_COMPACT
+    const int works = !idle;
+#else
+    if (idle)
+        return;
+    const int works = 1;
+#endif
+    const long stop = works ? end : begin;
+
     float s[KDA_ROWS][KDA_VEC];
-    if (restart) {
+    if (restart || !works) {
 UNROLL
         for (int i = 0; i < KDA_ROWS; i++)
 UNROLL
@@ -374,16 +389,6 @@ UNROLL
             until_checkpoint = a.checkpoint_every;
         }
     }
-
-    if (slot < 0) { /* a skipped sequence */
-        for (long t = begin + group; t < end; t += KDA_GROUPS)
-            FOR_INSIDE(j, KDA_VEC, value_dim - col)
-                store_out(out, t * a.out.token_stride + col + j, 0.0f);
-    } else if (!(a.has & KDA_HAS_FINAL_STATE)) {
-        /* nothing to store */
-    } else if (begin == end && (a.has & KDA_HAS_INITIAL_STATE)) {
-        copy_tile(final_state, initial_state, row, col, value_dim);
-    } else if (begin == end || mine) {
+    if (works && (a.has & KDA_HAS_FINAL_STATE))
         store_tile(final_state, s, wide, row, col, value_dim);
-    }
 }

@@ -10,8 +10,9 @@
 #include "convert.h"
 #include "internal.h"
 
-/* Two sequences of one head: one that goes token by token, one of two chunks and a bit. */
-enum { SHORT = 3, LONG = 2 * 64 + 3, TOKENS = SHORT + LONG };
+/* Two sequences of one head: one that goes token by token, and one of two chunks and a bit, or as
+ * short if the plan has no chunks (some drivers bear few loop iterations). */
+enum { SHORT = 3 };
 
 /* The inputs, in the plan's types, and room for both answers. */
 struct exam {
@@ -43,16 +44,18 @@ static char *fill(char **at, kda_dtype type, int64_t n, float scale, float shift
  * schedule is close to any other. */
 static kda_status set_exam(const kda_plan *plan, struct exam *e)
 {
+    const struct kda_launch *l = plan->backend;
+    const int64_t tokens = SHORT + 2 * l->config.chunk + 3;
     kda_problem *p = &e->problem;
     *p = plan->problem;
     p->heads = p->value_heads = 1;
     p->value_dim = p->value_dim < 160 ? p->value_dim : 160;
-    p->max_tokens = TOKENS;
+    p->max_tokens = tokens;
     p->max_sequences = 2;
     p->checkpoint_every = 0;
     p->max_workspace = 0;
     const int64_t K = p->key_dim, V = p->value_dim;
-    size_t floats = (size_t)(3 * TOKENS * K + TOKENS * V + TOKENS + 1 + K + 2 * K * V);
+    size_t floats = (size_t)(3 * tokens * K + tokens * V + tokens + 1 + K + 2 * K * V);
     e->memory = malloc(floats * 4);
     if (!e->memory)
         return kda_no_memory(plan->ctx, "the known answer", floats * 4);
@@ -61,16 +64,16 @@ static kda_status set_exam(const kda_plan *plan, struct exam *e)
     const float key = sqrtf(3.0f / (float)K);
     const bool raw = p->gate == KDA_GATE_SOFTPLUS || p->gate == KDA_GATE_BOUNDED;
     e->starts[1] = SHORT;
-    e->starts[2] = TOKENS;
-    e->args = (kda_args){.struct_size = sizeof e->args, .tokens = TOKENS, .sequences = 2};
+    e->starts[2] = (int32_t)tokens;
+    e->args = (kda_args){.struct_size = sizeof e->args, .tokens = tokens, .sequences = 2};
     e->args.cu_seqlens.host = e->starts;
-    e->args.q.host = fill(&at, p->dtype, TOKENS * K, key, 0, &seed);
-    e->args.k.host = fill(&at, p->dtype, TOKENS * K, key, 0, &seed);
-    e->args.v.host = fill(&at, p->dtype, TOKENS * V, 1, 0, &seed);
-    e->args.beta.host = fill(&at, p->beta_dtype, TOKENS, 0.4f, 0.5f, &seed);
+    e->args.q.host = fill(&at, p->dtype, tokens * K, key, 0, &seed);
+    e->args.k.host = fill(&at, p->dtype, tokens * K, key, 0, &seed);
+    e->args.v.host = fill(&at, p->dtype, tokens * V, 1, 0, &seed);
+    e->args.beta.host = fill(&at, p->beta_dtype, tokens, 0.4f, 0.5f, &seed);
     e->args.initial_state.host = fill(&at, p->state_dtype, 2 * K * V, 1, 0, &seed);
     if (p->gate != KDA_GATE_NONE)
-        e->args.g.host = fill(&at, p->g_dtype, TOKENS * K, 0.4f, raw ? -1 : -0.5f, &seed);
+        e->args.g.host = fill(&at, p->g_dtype, tokens * K, 0.4f, raw ? -1 : -0.5f, &seed);
     if (raw) {
         e->args.a_log.host = fill(&at, KDA_F32, 1, 0.5f, 0, &seed);
         e->args.dt_bias.host = fill(&at, KDA_F32, K, 0.5f, 0, &seed);
@@ -140,7 +143,7 @@ kda_status kda_known_answer(const kda_plan *plan, bool *right)
     if (st)
         return st;
     const kda_problem *p = &e.problem;
-    const int64_t outs = (int64_t)TOKENS * p->value_dim,
+    const int64_t outs = p->max_tokens * p->value_dim,
                   cells = 2 * (int64_t)p->key_dim * p->value_dim;
     size_t bytes = (size_t)(outs + cells) * 4;
     char *wanted = calloc(2, bytes), *got = wanted ? wanted + bytes : NULL;
