@@ -22,8 +22,8 @@
  *
  * Barriers. All items of a work-group meet the same ones, and on a CPU none stands behind an early
  * return: PoCL 3.1 takes the branches after such a barrier to go the same way for all items, and
- * stored columns that are not there. rows[] and parts[] have two buffers, taken in turn, and one barrier a
- * token is enough:
+ * stored columns that are not there. rows[] and parts[] have two buffers, taken in turn, and one
+ * barrier a token is enough:
  *     before it  all read rows[t%2] (k stays in registers), write parts[t%2], write rows[(t+1)%2]
  *     after it   all read parts[t%2]
  * The writes of token t+1 hit rows[t%2] and parts[(t+1)%2]; both were last read before barrier t
@@ -229,7 +229,7 @@ kda_step(const struct kda_call_args a, __global const data_t *q, __global const 
     const long stop = works ? end : begin;
 
     float s[KDA_ROWS][KDA_VEC];
-    if (restart || !works) {
+    if (restart | !works) {
 UNROLL
         for (int i = 0; i < KDA_ROWS; i++)
 UNROLL

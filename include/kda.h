@@ -45,9 +45,9 @@
  *
  * CONVENTIONS
  * - Parameter structs begin with their own size, which the macro of the same name fills in
- *   (C++: `kda_args a = {sizeof a};`, then assign members). Zero always means the default, and
- *   structs grow at the end only, so a program built against an older header keeps working. A
- *   struct from a newer header is accepted as long as the members unknown here are zero.
+ *   (C++: `kda_args a = {}; a.struct_size = sizeof a;`, then members). Zero always means the
+ * default, and structs grow at the end only, so a program built against an older header keeps
+ * working. A struct from a newer header is accepted as long as the members unknown here are zero.
  * - Parameter structs, and what they point to, are read during the call only; kda_args memory
  *   objects must live until the enqueued work has finished.
  * - create functions set the handle to NULL on failure; destroy functions take the handle's
@@ -196,12 +196,13 @@ typedef struct kda_context_params {
     kda_backend backend;
     /* An OpenCL context and device of the caller's; both are retained. device alone: a context is
      * made for it. context alone: its first device is used. Both NULL: see kda_backend. */
-    cl_context context;
+    cl_context context; /* NULL with KDA_CPU, like device */
     cl_device_id device;
     kda_log_fn log; /* NULL: nothing is logged */
     void *log_data;
     kda_log_level log_level; /* least severe level that reaches log */
-    int32_t threads; /* CPU backend: threads at work, the caller's included; 0 = one a core */
+    int32_t
+        threads; /* CPU backend: threads at work, the caller's included, 1..1024; 0 = a core each */
 } kda_context_params;
 #define kda_context_params(...)                                                                    \
     (&(struct kda_context_params){.struct_size = sizeof(struct kda_context_params), __VA_ARGS__})
@@ -250,9 +251,9 @@ typedef struct kda_problem {
     kda_state_layout state_layout;
     kda_head_map head_map;
     kda_schedule schedule;
-    kda_engine engine;
-    /* n > 0: calls may store each sequence's state after every n of its tokens (kda_args). With
-     * KDA_SCHEDULE_CHUNKWISE a multiple of the chunk. */
+    kda_engine engine; /* any but AUTO makes the schedule chunkwise */
+    /* n > 0, at most 2^31-1: calls may store each sequence's state after every n of its tokens
+     * (kda_args). With KDA_SCHEDULE_CHUNKWISE a multiple of the chunk. */
     int64_t checkpoint_every;
     int32_t chunk; /* tokens in a chunk: 16, 32 or 64; 0 = chosen for the device */
     /* Most bytes that kda_plan_workspace may come to; 0 = chosen for the device. Long calls of the
@@ -277,11 +278,12 @@ KDA_API size_t kda_plan_describe(const kda_plan *plan, char *text, size_t n);
 /* ---- Run -------------------------------------------------------------------------------- */
 
 /* Where a tensor is: in an OpenCL buffer (kda_enqueue) or in host memory (kda_execute), offset
- * bytes in (a multiple of the element size). Rows of the outermost dimension are token_stride
- * elements apart, heads head_stride; 0 = packed. The outermost dimension of a state is its slot,
- * of checkpoints their number. Strides are not negative; those of an output let no two elements
- * coincide. Ignored by a_log, dt_bias, cu_seqlens and state_index, which are packed. Both mem and
- * host NULL: absent. */
+ * bytes in; address and offset are multiples of the element size. Rows of the outermost dimension
+ * are token_stride elements apart, heads head_stride; 0 = packed. The outermost dimension of a
+ * state is its slot, of checkpoints their number. Strides are not negative; those of an output let
+ * no two elements coincide, and an output overlaps no other tensor (final_state: see there).
+ * Ignored by a_log, dt_bias, cu_seqlens and state_index, which are packed. Both mem and host NULL:
+ * absent. */
 typedef struct kda_input {
     cl_mem mem;
     const void *host;
