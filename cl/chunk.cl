@@ -39,8 +39,8 @@
  *
  * WORK SPLIT. One work-group for each chunk and value head. 512 roles, 256 for A_kk and 256 for
  * A_qk, are shared out over the work-group's items, PASSES roles each; an item with one role keeps
- * 16 + 6 sums in registers, so that 512 items fit a multiprocessor's 65536. Key channels come in slabs of 32, so local memory stays
- * below 32 KiB at C = 64:
+ * 16 + 6 sums in registers, so that 512 items fit a multiprocessor's 65536. Key channels come in
+ * slabs of 32, so local memory stays below 32 KiB at C = 64:
  *     three slabs of C x 32     27 KiB   while A_kk and A_qk are summed in registers, then
  *     T, C x C, and a slab      26 KiB   while W and U are formed
  *
@@ -98,8 +98,9 @@ static inline int chunks_of(const struct kda_call_args *a, __global const int *c
     return (int)((length + C - 1) / C);
 }
 
-/* The chunk table of a call with cu_seqlens: first chunk of each sequence, counted over all sequences, then the total. One
- * work-group; each item sums a run of sequences, the runs' sums are scanned, then written. */
+/* The chunk table of a call with cu_seqlens: first chunk of each sequence, counted over all
+ * sequences, then the total. One work-group; each item sums a run of sequences, the runs' sums are
+ * scanned, then written. */
 __kernel __attribute__((reqd_work_group_size(KDA_PREPARE_WG, 1, 1))) void
 kda_table(const struct kda_call_args a, __global const int *cu_seqlens,
           __global const int *state_index, __global float *workspace)
@@ -155,7 +156,8 @@ kda_prepare(const struct kda_call_args a, __global const data_t *q, __global con
         return;
 #endif
     const long n = sequence_of(&a, workspace, chunk);
-    const long start = sequence_start(&a, cu_seqlens, n) + (long)(chunk - chunk_start(&a, workspace, n)) * C;
+    const long start = sequence_start(&a, cu_seqlens, n) +
+                       (long)(chunk - chunk_start(&a, workspace, n)) * C;
     const int rows =
         exists ? (int)min(sequence_start(&a, cu_seqlens, n + 1) - start, (long)C) : 0;
 
