@@ -217,28 +217,20 @@ static inline void store_state4(__global state_t *p, float4 x)
 
 /* ---- Activations ---- */
 
-static inline float sigmoid(float x)
-{
-    return 1.0f / (1.0f + exp(-x));
-}
+/* Macros: kda_prepare gives them vectors. */
+#define sigmoid(x) (1.0f / (1.0f + exp(-(x))))
 
 /* log(1 + exp(x)); above 20 the difference to x is below half an ulp. */
-static inline float softplus(float x)
-{
-    return x > 20.0f ? x : log1p(exp(x));
-}
+#define softplus(x) ((x) > 20.0f ? (x) : log1p(exp(x)))
 
 /* The log decay, from the raw value g, its bias and exp(a_log). */
-static inline float log_decay(float g, float bias, float a, float bound)
-{
 #if KDA_GATE == KDA_GATE_SOFTPLUS
-    return -a * softplus(g + bias);
+#define log_decay(g, bias, a, bound) (-(a)*softplus((g) + (bias)))
 #elif KDA_GATE == KDA_GATE_BOUNDED
-    return bound * sigmoid(a * (g + bias));
+#define log_decay(g, bias, a, bound) ((bound)*sigmoid((a) * ((g) + (bias))))
 #else
-    return g;
+#define log_decay(g, bias, a, bound) (g)
 #endif
-}
 
 static inline float activate_beta(float x)
 {

@@ -62,12 +62,13 @@ double tensor_get(const struct tensor *t, int64_t i)
 
 void tensor_set(struct tensor *t, int64_t i, double x)
 {
-    int32_t narrow = (int32_t)(t->integer ? x : 0);
-    int64_t wide = narrow;
-    if (t->integer)
-        memcpy(tensor_at(t, i), t->size == 4 ? (void *)&narrow : (void *)&wide, t->size);
-    else
+    if (!t->integer) {
         number_store(tensor_at(t, i), t->type, 0, (float)x);
+        return;
+    }
+    int64_t wide = (int64_t)x;
+    int32_t narrow = (int32_t)wide;
+    memcpy(tensor_at(t, i), t->size == 8 ? (void *)&wide : (void *)&narrow, t->size);
 }
 
 void tensor_poison(struct tensor *t)
