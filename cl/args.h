@@ -31,11 +31,13 @@ struct kda_layout {
 #define KDA_HAS_FINAL_STATE (1 << 8)
 #define KDA_HAS_CHECKPOINTS (1 << 9)
 #define KDA_HAS_WIDE_STATES (1 << 10) /* every state row is aligned for the vector accesses */
+#define KDA_HAS_WIDE_ROWS (1 << 11)   /* so is every row of q, k, v, g and out, for 16 bytes */
 
 struct kda_call_args {
     struct kda_layout q, k, v, g, beta, out, initial_state, final_state, checkpoints;
     kda_i64 a_log, dt_bias, cu_seqlens, state_index; /* offsets in elements */
     kda_i64 tokens, sequences, slots;
+    kda_i64 sequence_tokens; /* of each sequence, where there are no cu_seqlens */
     /* The workspace of the chunkwise schedule, in floats: see lib/workspace.c. */
     kda_i64 table, factors, factor_stride, carry_in, carry_out;
     kda_i64 states_in, states_out, products; /* clblast engine */

@@ -266,7 +266,7 @@ static inline long sequence_start(const struct kda_call_args *a, __global const 
                                   long n)
 {
     if (!(a->has & KDA_HAS_CU_SEQLENS))
-        return a->tokens / a->sequences * n;
+        return a->sequence_tokens * n;
     int is_i64 = a->has & KDA_HAS_CU_SEQLENS_I64;
     return clamp(load_index(cu_seqlens, a->cu_seqlens + n, is_i64), 0l, a->tokens);
 }
@@ -297,6 +297,25 @@ static inline long sequence_slot(const struct kda_call_args *a, __global const i
 #define FACTOR_A (FACTOR_KE + KDA_CHUNK * PADDED_K)
 #define FACTOR_D (FACTOR_A + KDA_CHUNK * KDA_CHUNK)
 #define FACTOR_U (FACTOR_D + PADDED_K) /* C x padded_v; last, since V is an argument */
+
+/* What kda_mma_prepare leaves of one chunk and head instead: images of bf16 as matrix.cl defines
+ * them, then D and beta as floats. In bytes. */
+#define IMAGE_KD 0
+#define IMAGE_QD 16384
+#define IMAGE_KE 32768
+#define IMAGE_L 49152
+#define IMAGE_A 57344
+#define IMAGE_D 65536
+#define IMAGE_BETA 66048
+#define IMAGE_BYTES 66560
+
+/* Whether a sequence's state after `done` tokens is a checkpoint, and its number. */
+static inline int is_checkpoint(const struct kda_call_args *a, long done, long length)
+{
+    return (a->has & KDA_HAS_CHECKPOINTS) && done > 0 && done <= length &&
+           done % a->checkpoint_every == 0;
+}
+#define CHECKPOINT(done) (start / a.checkpoint_every + (done) / a.checkpoint_every - 1)
 
 /* First chunk of sequence n, counted over all sequences, or of the one behind the last: from
  * kda_table's table, or without cu_seqlens by arithmetic. */

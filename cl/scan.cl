@@ -47,14 +47,6 @@ static inline float4 load4(__global const float *p)
     return *(__global const float4 *)p;
 }
 
-/* Whether a sequence's state after `done` tokens is a checkpoint, and its number. */
-static inline int is_checkpoint(const struct kda_call_args *a, long done, long length)
-{
-    return (a->has & KDA_HAS_CHECKPOINTS) && done > 0 && done <= length &&
-           done % a->checkpoint_every == 0;
-}
-#define CHECKPOINT(done) (start / a.checkpoint_every + (done) / a.checkpoint_every - 1)
-
 /* Writes S, which all items see complete. */
 #define STORE_STATE(to)                                                                            \
     do {                                                                                           \

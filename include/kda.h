@@ -147,6 +147,9 @@ typedef enum kda_head_map {
 } kda_head_map;
 
 typedef enum kda_schedule {
+    /* By each sequence's own length in the call: kda_plan_describe says where it switches. The two
+     * differ in rounding, so what is promised bit for bit across calls of different lengths (a
+     * carried state, a resumed checkpoint) holds within one schedule. */
     KDA_SCHEDULE_AUTO = 0,
     KDA_SCHEDULE_RECURRENT = 1, /* token by token */
     KDA_SCHEDULE_CHUNKWISE = 2  /* chunks turned into matrix products */
@@ -160,7 +163,7 @@ typedef enum kda_engine {
      * kda_enqueue, and a NaN or infinity in a token can reach earlier tokens of its chunk. */
     KDA_ENGINE_CLBLAST = 1,
     KDA_ENGINE_FUSED = 2, /* portable OpenCL C tile kernels */
-    KDA_ENGINE_MMA = 3    /* matrix units */
+    KDA_ENGINE_MMA = 3    /* matrix units: bf16, K = 128, V 64 or 128; never taken by AUTO yet */
 } kda_engine;
 
 /* Bits of kda_problem.flags. */
@@ -281,7 +284,8 @@ KDA_API size_t kda_plan_describe(const kda_plan *plan, char *text, size_t n);
  * bytes in; address and offset are multiples of the element size. Rows of the outermost dimension
  * are token_stride elements apart, heads head_stride; 0 = packed. The outermost dimension of a
  * state is its slot, of checkpoints their number. Strides are not negative; those of an output let
- * no two elements coincide, and an output overlaps no other tensor (final_state: see there).
+ * no two elements coincide, and no element of an output may belong to another tensor (final_state:
+ * see there), which is not checked.
  * Ignored by a_log, dt_bias, cu_seqlens and state_index, which are packed. Both mem and host NULL:
  * absent. */
 typedef struct kda_input {

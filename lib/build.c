@@ -17,6 +17,8 @@ static const struct {
     [KDA_KERNEL_SCAN] = {"kda_scan", KDA_STAGE_SCAN},
     [KDA_KERNEL_ENTER] = {"kda_enter", KDA_STAGE_GEMM},
     [KDA_KERNEL_EMIT] = {"kda_emit", KDA_STAGE_GEMM},
+    [KDA_KERNEL_MMA_PREPARE] = {"kda_mma_prepare", KDA_STAGE_MMA_PREPARE},
+    [KDA_KERNEL_MMA_SCAN] = {"kda_mma_scan", KDA_STAGE_MMA_SCAN},
 };
 
 /* Whether a plan with this configuration launches a kernel. */
@@ -24,9 +26,19 @@ static bool is_used(const struct kda_config *c, enum kda_kernel_id id)
 {
     if (id == KDA_KERNEL_STEP || !c->chunk)
         return id == KDA_KERNEL_STEP;
-    if (id == KDA_KERNEL_TABLE || id == KDA_KERNEL_PREPARE)
+    switch (id) {
+    case KDA_KERNEL_TABLE:
         return true;
-    return (id == KDA_KERNEL_SCAN) == (c->engine == KDA_ENGINE_FUSED);
+    case KDA_KERNEL_PREPARE:
+        return c->engine != KDA_ENGINE_MMA;
+    case KDA_KERNEL_SCAN:
+        return c->engine == KDA_ENGINE_FUSED;
+    case KDA_KERNEL_MMA_PREPARE:
+    case KDA_KERNEL_MMA_SCAN:
+        return c->engine == KDA_ENGINE_MMA;
+    default:
+        return c->engine == KDA_ENGINE_CLBLAST;
+    }
 }
 
 /* Whether a kernel that was built can run as configured. If not, changes the configuration. */

@@ -73,10 +73,15 @@ static bool shrink_step(const kda_problem *p, struct kda_config *c)
     return true;
 }
 
+/* Of cl/mma_prepare.cl: items of a work-group, and the chunks times heads it works on at once. */
+enum { MMA_PREPARE_ITEMS = 512, MMA_PREPARE_PARTS = 2 };
+
 bool kda_config_shrink(const kda_problem *p, struct kda_config *c, enum kda_kernel_id id)
 {
     if (id == KDA_KERNEL_STEP)
         return shrink_step(p, c);
+    if (id == KDA_KERNEL_MMA_PREPARE || id == KDA_KERNEL_MMA_SCAN)
+        return false;
     int32_t *size = id == KDA_KERNEL_SCAN                             ? &c->scan_v
                     : id == KDA_KERNEL_ENTER || id == KDA_KERNEL_EMIT ? &c->gemm_wg
                                                                       : &c->prepare_wg;
@@ -97,6 +102,10 @@ size_t kda_config_items(const struct kda_config *c, enum kda_kernel_id id)
     case KDA_KERNEL_ENTER:
     case KDA_KERNEL_EMIT:
         return (size_t)c->gemm_wg;
+    case KDA_KERNEL_MMA_PREPARE:
+        return MMA_PREPARE_ITEMS;
+    case KDA_KERNEL_MMA_SCAN:
+        return (size_t)c->teams * 128;
     default:
         return (size_t)c->prepare_wg;
     }
@@ -159,6 +168,32 @@ void kda_config_pad(const kda_problem *p, struct kda_config *c)
     c->padded_v = ceil_div(p->value_dim, vector) * vector;
 }
 
+/* Why the matrix-unit engine cannot serve a problem; NULL: it can. */
+static const char *mma_obstacle(const kda_problem *p)
+{
+    if (p->dtype != KDA_BF16)
+        return "dtype must be KDA_BF16";
+    if (p->key_dim != 128 || (p->value_dim != 64 && p->value_dim != 128))
+        return "key_dim must be 128 and value_dim 64 or 128";
+    if ((p->chunk && p->chunk != 64) || p->checkpoint_every % 64)
+        return "chunks have 64 tokens";
+    return NULL;
+}
+
+/* Two tiles of 64 columns share a chunk's images when one each would not fit the device at once;
+ * tiles do not touch the result. */
+static kda_status choose_mma(const kda_context *ctx, const kda_problem *p, struct kda_config *c)
+{
+    int64_t tiles = p->max_sequences * p->value_heads * (p->value_dim / 64);
+    c->engine = KDA_ENGINE_MMA;
+    c->chunk = 64;
+    c->scan_vec = c->scan_rows = 1; /* no kernel of that kind: one lane's columns, for padding */
+    c->teams = p->value_dim == 128 && tiles > (int64_t)ctx->device->compute_units ? 2 : 1;
+    c->scan_v = 64 * c->teams;
+    kda_config_pad(p, c);
+    return kda_workspace_choose(ctx, p, c);
+}
+
 static kda_status choose_chunkwise(const kda_context *ctx, const kda_problem *p,
                                    struct kda_config *c)
 {
@@ -170,6 +205,9 @@ static kda_status choose_chunkwise(const kda_context *ctx, const kda_problem *p,
     c->prepare_wg = d->is_cpu ? 16 : 8 * c->chunk; /* a role of cl/chunk.cl an item */
     while ((size_t)c->prepare_wg > d->max_work_group)
         c->prepare_wg /= 2;
+    /* AUTO does not take it: its kernels as they stand have yet to be run on matrix units. */
+    if (p->engine == KDA_ENGINE_MMA)
+        return choose_mma(ctx, p, c);
     c->scan_vec = d->is_cpu ? 8 : 4;
     c->scan_rows = d->is_cpu ? 4 : 2;
     c->scan_v = d->is_cpu ? 64 : 32;
@@ -206,8 +244,13 @@ static kda_status choose_schedule(const kda_context *ctx, const kda_problem *p,
     bool checkpoints_fit = p->checkpoint_every % (p->chunk ? p->chunk : 16) == 0;
     if (p->schedule == KDA_SCHEDULE_RECURRENT)
         return KDA_OK;
-    if (p->engine == KDA_ENGINE_MMA) {
-        kda_log(ctx, KDA_LOG_ERROR, "kda_problem.engine: this engine is not built yet");
+    const char *obstacle = p->engine == KDA_ENGINE_MMA ? mma_obstacle(p) : NULL;
+    /* On a CPU plain OpenCL C stands in for the matrix units, for tests. */
+    if (!obstacle && p->engine == KDA_ENGINE_MMA && !ctx->device->is_cpu &&
+        (!ctx->device->matrix || c->path != KDA_PATH_PTX))
+        obstacle = "the device has no matrix units that this library knows";
+    if (obstacle) {
+        kda_log(ctx, KDA_LOG_ERROR, "kda_problem.engine: KDA_ENGINE_MMA: %s", obstacle);
         return KDA_UNSUPPORTED;
     }
     if (p->schedule == KDA_SCHEDULE_AUTO && (p->max_tokens < 64 || !checkpoints_fit))
@@ -232,4 +275,12 @@ int64_t kda_config_step_groups(const kda_problem *p, const struct kda_config *c,
 int64_t kda_config_scan_groups(const kda_problem *p, const struct kda_config *c, int64_t sequences)
 {
     return sequences * p->value_heads * ceil_div(p->value_dim, c->scan_v);
+}
+
+int64_t kda_config_mma_prepare_groups(const kda_context *ctx, const struct kda_config *c,
+                                      int64_t blocks)
+{
+    int64_t groups = (blocks + MMA_PREPARE_PARTS - 1) / MMA_PREPARE_PARTS;
+    int64_t most = c->compact ? groups : (int64_t)ctx->device->compute_units;
+    return groups < most ? groups : most;
 }

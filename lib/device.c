@@ -150,7 +150,7 @@ static void probe_path(kda_context *ctx, enum kda_path path, const char *name)
     char options[96];
     snprintf(options, sizeof options, "-cl-std=CL1.2 -DKDA_PATH=%d", (int)path);
     cl_kernel kernel;
-    if (kda_program_probe(ctx, probe_source, options, "probe", &kernel)) {
+    if (kda_program_probe(ctx, false, probe_source, options, "probe", &kernel)) {
         add_fact(d, "probed", name, "no: it does not build");
         return;
     }
@@ -214,5 +214,6 @@ kda_status kda_device_probe(kda_context *ctx)
         return st;
     apply_quirks(ctx, d);
     probe_paths(ctx);
+    add_fact(d, "probed", "matrix_units", "%s", kda_device_probe_matrix(ctx, &d->matrix));
     return KDA_OK;
 }

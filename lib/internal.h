@@ -224,6 +224,7 @@ struct kda_device {
     cl_ulong local_bytes, max_alloc_bytes;
     int64_t max_loop_turns; /* of all loops of a work-item together; 0 = no limit */
     enum kda_path path;     /* best one that gave its known answer */
+    bool matrix;            /* so did the matrix units of cl/matrix.cl */
     int32_t lanes;          /* work-items that exchange registers on it; 1 on KDA_PATH_LOCAL */
     /* clGetKernelSubGroupInfoKHR; NULL where the platform has none */
     cl_int(CL_API_CALL *sub_group_info)(cl_kernel, cl_device_id, cl_uint, size_t, const void *,
@@ -238,6 +239,9 @@ struct kda_device {
 
 /* Fills in the facts of ctx->device, whose context and id are set. */
 kda_status kda_device_probe(kda_context *ctx);
+
+/* device_matrix.c: whether matrix units build and give their known answer; says why not. */
+const char *kda_device_probe_matrix(kda_context *ctx, bool *works);
 
 /* Width of a kernel's sub-groups when run in work-groups of some size, 0 if unknown. The compiler
  * chooses it per kernel, so no constant of the device tells. */
@@ -257,6 +261,7 @@ struct kda_config {
     int32_t prepare_wg;                  /* cl/chunk.cl */
     int32_t scan_v, scan_vec, scan_rows; /* cl/scan.cl */
     int32_t gemm_wg;                     /* cl/gemm.cl */
+    int32_t teams;                       /* cl/mma_scan.cl */
     int32_t padded_k, padded_v;          /* dimensions of the factors in the workspace */
     int64_t piece;                       /* chunks that the workspace holds */
 };
@@ -269,6 +274,8 @@ enum kda_kernel_id {
     KDA_KERNEL_SCAN,
     KDA_KERNEL_ENTER,
     KDA_KERNEL_EMIT,
+    KDA_KERNEL_MMA_PREPARE,
+    KDA_KERNEL_MMA_SCAN,
     KDA_KERNELS
 };
 
@@ -293,6 +300,10 @@ size_t kda_config_items(const struct kda_config *c, enum kda_kernel_id id);
 /* Work-groups of one call of kda_step and of kda_scan. */
 int64_t kda_config_step_groups(const kda_problem *p, const struct kda_config *c, int64_t sequences);
 int64_t kda_config_scan_groups(const kda_problem *p, const struct kda_config *c, int64_t sequences);
+
+/* Work-groups of kda_mma_prepare for so many chunks times heads. */
+int64_t kda_config_mma_prepare_groups(const kda_context *ctx, const struct kda_config *c,
+                                      int64_t blocks);
 
 /* ---- OpenCL: workspace.c ---------------------------------------------------------------- */
 
@@ -322,14 +333,22 @@ struct kda_programs *kda_programs_create(void); /* NULL: out of memory */
 void kda_programs_destroy(struct kda_programs *programs);
 
 /* A program for each stage, so that a plan builds only what it runs. */
-enum kda_stage { KDA_STAGE_STEP, KDA_STAGE_CHUNK, KDA_STAGE_SCAN, KDA_STAGE_GEMM };
+enum kda_stage {
+    KDA_STAGE_STEP,
+    KDA_STAGE_CHUNK,
+    KDA_STAGE_SCAN,
+    KDA_STAGE_GEMM,
+    KDA_STAGE_MMA_PREPARE,
+    KDA_STAGE_MMA_SCAN
+};
 
 /* A kernel of a problem and configuration, built or taken from the context's programs. */
 kda_status kda_program_kernel(kda_context *ctx, const kda_problem *p, const struct kda_config *c,
                               enum kda_stage stage, const char *name, cl_kernel *kernel);
 
-/* Builds a probe's source. A failure is logged at DEBUG only: the answer is that it fails. */
-kda_status kda_program_probe(kda_context *ctx, const char *source, const char *options,
+/* Builds a probe's source, with cl/matrix.cl or without. A failure is logged at DEBUG only: the
+ * answer is that it fails. */
+kda_status kda_program_probe(kda_context *ctx, bool matrix, const char *source, const char *options,
                              const char *kernel_name, cl_kernel *kernel);
 
 /* ---- OpenCL: gemm.c --------------------------------------------------------------------- */

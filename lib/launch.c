@@ -23,6 +23,12 @@ static const signed char buffers[KDA_KERNELS][KDA_TENSORS + 2] = {
     [KDA_KERNEL_ENTER] = {KDA_TENSOR_STATE_INDEX, KDA_TENSOR_INITIAL_STATE, WORKSPACE, END},
     [KDA_KERNEL_EMIT] = {KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX, KDA_TENSOR_FINAL_STATE,
                          KDA_TENSOR_OUT, KDA_TENSOR_CHECKPOINTS, WORKSPACE, END},
+    [KDA_KERNEL_MMA_PREPARE] = {KDA_TENSOR_Q, KDA_TENSOR_K, KDA_TENSOR_G, KDA_TENSOR_BETA,
+                                KDA_TENSOR_A_LOG, KDA_TENSOR_DT_BIAS, KDA_TENSOR_CU_SEQLENS,
+                                WORKSPACE, END},
+    [KDA_KERNEL_MMA_SCAN] = {KDA_TENSOR_V, KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX,
+                             KDA_TENSOR_INITIAL_STATE, KDA_TENSOR_FINAL_STATE, KDA_TENSOR_OUT,
+                             KDA_TENSOR_CHECKPOINTS, WORKSPACE, END},
 };
 
 /* A chain of launches: each waits for the one before, the first for the caller's events. On an
@@ -65,6 +71,14 @@ static bool wide(const struct kda_problem *p, const struct kda_tensor *t)
                                t->token_stride % 4 == 0 && t->head_stride % 4 == 0);
 }
 
+/* Whether every row of a tensor starts on a multiple of 16 bytes. */
+static bool wide_rows(const struct kda_tensor *t)
+{
+    const int64_t size = (int64_t)t->element;
+    return !kda_present(t) || (t->offset % 16 == 0 && t->token_stride * size % 16 == 0 &&
+                               t->head_stride * size % 16 == 0);
+}
+
 static kda_i32 presence(const kda_problem *p, const struct kda_run *r)
 {
     const struct kda_tensor *t = r->tensor;
@@ -82,6 +96,10 @@ static kda_i32 presence(const kda_problem *p, const struct kda_run *r)
     if (wide(p, t + KDA_TENSOR_INITIAL_STATE) && wide(p, t + KDA_TENSOR_FINAL_STATE) &&
         wide(p, t + KDA_TENSOR_CHECKPOINTS))
         has |= KDA_HAS_WIDE_STATES;
+    if (wide_rows(t + KDA_TENSOR_Q) && wide_rows(t + KDA_TENSOR_K) && wide_rows(t + KDA_TENSOR_V) &&
+        ((p->flags & KDA_GATE_PER_HEAD) || wide_rows(t + KDA_TENSOR_G)) &&
+        wide_rows(t + KDA_TENSOR_OUT))
+        has |= KDA_HAS_WIDE_ROWS;
     return has;
 }
 
@@ -105,6 +123,7 @@ static struct kda_call_args call_args(const kda_problem *p, const struct kda_con
         .state_index = elements(t + KDA_TENSOR_STATE_INDEX),
         .tokens = r->tokens,
         .sequences = r->sequences,
+        .sequence_tokens = r->tokens / r->sequences,
         .slots = r->slots,
         .heads = p->heads,
         .value_heads = p->value_heads,
@@ -289,6 +308,27 @@ static struct extent extent_of(const struct kda_config *c, const struct kda_run 
     return (struct extent){skips, run->sequences * ((length + c->chunk - 1) / c->chunk)};
 }
 
+/* Everything about `blocks` chunks times heads that does not need the state. */
+static kda_status launch_prepare(const kda_plan *plan, struct chain *chain,
+                                 const struct kda_run *run, const struct kda_call_args *args,
+                                 int64_t blocks)
+{
+    const struct kda_config *c = &((const struct kda_launch *)plan->backend)->config;
+    bool mma = c->engine == KDA_ENGINE_MMA;
+    enum kda_kernel_id id = mma ? KDA_KERNEL_MMA_PREPARE : KDA_KERNEL_PREPARE;
+    int64_t groups = mma ? kda_config_mma_prepare_groups(plan->ctx, c, blocks) : blocks;
+    return launch(plan, chain, id, run, args, kda_config_items(c, id), groups, NULL);
+}
+
+static kda_status launch_scan(const kda_plan *plan, struct chain *chain, const struct kda_run *run,
+                              const struct kda_call_args *args, cl_event *event)
+{
+    const struct kda_config *c = &((const struct kda_launch *)plan->backend)->config;
+    enum kda_kernel_id id = c->engine == KDA_ENGINE_MMA ? KDA_KERNEL_MMA_SCAN : KDA_KERNEL_SCAN;
+    return launch(plan, chain, id, run, args, kda_config_items(c, id),
+                  kda_config_scan_groups(&plan->problem, c, run->sequences), event);
+}
+
 /* The chunkwise part of a call, piece by piece. */
 static kda_status launch_chunks(const kda_plan *plan, struct chain *chain,
                                 const struct kda_run *run, struct kda_call_args *args,
@@ -309,16 +349,12 @@ static kda_status launch_chunks(const kda_plan *plan, struct chain *chain,
         args->chunk_count = (kda_i32)count;
         args->carry_in = base + l->workspace.carry[turn];
         args->carry_out = base + l->workspace.carry[turn ^ 1];
-        st = launch(plan, chain, KDA_KERNEL_PREPARE, run, args,
-                    kda_config_items(c, KDA_KERNEL_PREPARE), count * plan->problem.value_heads,
-                    NULL);
+        st = launch_prepare(plan, chain, run, args, count * plan->problem.value_heads);
         cl_event *last = first + count == chunks ? event : NULL;
-        if (!st && c->engine == KDA_ENGINE_FUSED)
-            st = launch(plan, chain, KDA_KERNEL_SCAN, run, args,
-                        kda_config_items(c, KDA_KERNEL_SCAN),
-                        kda_config_scan_groups(&plan->problem, c, run->sequences), last);
-        else if (!st)
+        if (!st && c->engine == KDA_ENGINE_CLBLAST)
             st = launch_products(plan, chain, run, args, last);
+        else if (!st)
+            st = launch_scan(plan, chain, run, args, last);
     }
     return st;
 }

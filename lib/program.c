@@ -59,6 +59,11 @@ static void format_options(const kda_problem *p, const struct kda_config *c, cha
              (int)c->path, (int)c->lanes, (int)c->rows, (int)c->groups, (int)c->cols, (int)c->vec,
              (int)c->chunk, (int)c->prepare_wg, (int)c->scan_v, (int)c->scan_vec, (int)c->scan_rows,
              (int)c->compact);
+    if (c->engine == KDA_ENGINE_MMA) {
+        size_t used = strlen(text);
+        snprintf(text + used, n - used, " -DKDA_V=%d -DKDA_TEAMS=%d", (int)p->value_dim,
+                 (int)c->teams);
+    }
 }
 
 /* The build log, line by line. */
@@ -102,7 +107,12 @@ static kda_status build(const kda_context *ctx, cl_uint count, const char **sour
 static kda_status find_or_build(const kda_context *ctx, enum kda_stage stage, const char *options,
                                 cl_program *program)
 {
-    static const char *const stages[] = {step_cl, chunk_cl, scan_cl, gemm_cl};
+    static const char *const stages[][2] = {{"", step_cl},
+                                            {"", chunk_cl},
+                                            {"", scan_cl},
+                                            {"", gemm_cl},
+                                            {matrix_cl, mma_prepare_cl},
+                                            {matrix_cl, mma_scan_cl}};
     struct kda_programs *programs = ctx->device->programs;
     for (struct entry *e = programs->first; e; e = e->next) {
         if (e->stage == stage && !strcmp(e->options, options)) {
@@ -113,7 +123,7 @@ static kda_status find_or_build(const kda_context *ctx, enum kda_stage stage, co
     struct entry *e = calloc(1, sizeof *e);
     if (!e)
         return kda_no_memory(ctx, "a program", sizeof *e);
-    const char *sources[] = {args_h, common_cl, tile_cl, stages[stage]};
+    const char *sources[] = {args_h, common_cl, tile_cl, stages[stage][0], stages[stage][1]};
     e->stage = stage;
     snprintf(e->options, sizeof e->options, "%s", options);
     kda_status st =
@@ -146,10 +156,10 @@ kda_status kda_program_kernel(kda_context *ctx, const kda_problem *p, const stru
     return st;
 }
 
-kda_status kda_program_probe(kda_context *ctx, const char *source, const char *options,
+kda_status kda_program_probe(kda_context *ctx, bool matrix, const char *source, const char *options,
                              const char *kernel_name, cl_kernel *kernel)
 {
-    const char *sources[] = {tile_cl, source};
+    const char *sources[] = {args_h, common_cl, tile_cl, matrix ? matrix_cl : "", source};
     cl_program program = NULL;
     kda_status st =
         build(ctx, (cl_uint)KDA_COUNT_OF(sources), sources, options, KDA_LOG_DEBUG, &program);

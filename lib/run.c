@@ -60,6 +60,8 @@ static kda_status resolve_view(const kda_context *ctx, const kda_input *view, bo
     t->offset = view->offset;
     if (!kda_present(t))
         return KDA_OK;
+    KDA_REQUIRE(ctx, view->offset <= (size_t)MAX_OFFSET, "kda_args.%s: offset passes 2^56 bytes",
+                t->name);
     KDA_REQUIRE(ctx, (view->offset + (uintptr_t)view->host) % t->element == 0,
                 "kda_args.%s: address and offset must be multiples of its element size (%zu)",
                 t->name, t->element);

@@ -23,6 +23,8 @@ int64_t kda_workspace_chunks(const struct kda_config *c, int64_t tokens, int64_t
 static int64_t factor_floats(const struct kda_config *c)
 {
     int64_t C = c->chunk, K = c->padded_k, V = c->padded_v;
+    if (c->engine == KDA_ENGINE_MMA)
+        return align(66560 / 4);                 /* IMAGE_BYTES in cl/common.cl */
     return align(3 * C * K + C * C + K + C * V); /* FACTOR_* in cl/common.cl */
 }
 

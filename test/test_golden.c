@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+static const char *folder;
 static glob_t files;
 
 /* Answers are stored as f32: one rounding. */
@@ -102,7 +103,7 @@ static void check_device(const char *path)
 
 START_TEST(test_golden_files_present)
 {
-    ck_assert_msg(files.gl_pathc > 0, "no golden vectors: see --golden");
+    ck_assert_msg(files.gl_pathc > 0, "no golden vectors in %s: see --golden", folder);
 }
 END_TEST
 
@@ -120,6 +121,7 @@ Suite *suite_golden(const char *directory)
     char pattern[4096];
     snprintf(pattern, sizeof(pattern), "%s/*.safetensors", directory);
     globfree(&files);
+    folder = directory;
     glob(pattern, 0, NULL, &files);
     Suite *suite = suite_create("golden");
     TCase *tcase = tcase_create("golden");

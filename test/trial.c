@@ -8,7 +8,7 @@
 #include "trial.h"
 
 /* Bytes of workspace: ONE_CHUNK is enough for one chunk of the FUSED call at once, not for two. */
-enum { POISON = 0xa5, SPARE_BYTES = 4096, ONE_CHUNK = 48 << 10, FOREIGN_BYTES = 64 << 10 };
+enum { POISON = 0xa5, SPARE_BYTES = 4096, ONE_CHUNK = 60 << 10, FOREIGN_BYTES = 64 << 10 };
 
 static void must(bool ok, const char *what)
 {
