@@ -37,19 +37,12 @@
  * which for beta <= 1 and unit keys keeps every entry of order one, however alike the keys are; a
  * power series would not (its terms grow like binomials before they cancel).
  *
- * WORK SPLIT. One work-group for each chunk and value head. Key channels come in slabs of 32, of
- * which the work-items sum A_kk and A_qk in registers, each role a part of one of the two matrices:
- *     same block:        key j and a share of the slab's channels, 16 sums
- *     different blocks:  row i of a block and key j of another, one sum for each pair of blocks
- * A role is one work-item's where the work-group has 512; a smaller one takes them in passes. Then
- * the slabs' memory holds T, as rows of whole blocks up to the diagonal, and 64 columns at a time
- * of what T is multiplied with. At C = 64 that is
- *     three slabs of C x 32             27 KiB   or
- *     T of 10 KiB, and 64 x 64 floats   26 KiB
- *
- * VECTORS. On a CPU (KDA_COMPACT) a work-item takes 16 neighbouring channels or columns everywhere,
- * also those of a sum: its lanes are added once, at the end. Elsewhere it takes one from global
- * memory, so that neighbouring items read neighbouring words, and four from local memory.
+ * WORK SPLIT. One work-group for each chunk and value head. 512 roles, 256 for A_kk and 256 for
+ * A_qk, are shared out over the work-group's items, PASSES roles each; an item with one role keeps
+ * 16 + 6 sums in registers, so that 512 items fit a multiprocessor's 65536. Key channels come in
+ * slabs of 32, so local memory stays below 32 KiB at C = 64:
+ *     three slabs of C x 32     27 KiB   while A_kk and A_qk are summed in registers, then
+ *     T, C x C, and a slab      26 KiB   while W and U are formed
  *
  * The token grid starts at each sequence's own start, so a sequence gives the same bits alone and
  * packed. Rows past a sequence's end have k = q = v = beta = 0 and decay 1: they change nothing.
@@ -64,118 +57,34 @@
 #define BLOCKS (C / 16)
 #define PAIRS (BLOCKS * (BLOCKS - 1) / 2)
 #define PAIR(I, J) ((I) * ((I)-1) / 2 + (J))
-#define SLAB 32  /* key channels at a time */
-#define TO_MULTIPLY 64 /* columns of W and U at a time */
-#define PASSES(roles) (((roles) + KDA_PREPARE_WG - 1) / KDA_PREPARE_WG)
-
-#if KDA_COMPACT
-#define LANES 16 /* of a lanes_t: neighbours in global memory, or parts of a sum */
-#define WIDE 16  /* of a wide_t: neighbours in local memory */
-#define SHARES 1 /* of a slab's channels, for pairs of the same block */
-#define ROW SLAB
-#define NORM_PARTS 1
-typedef float16 lanes_t;
-typedef float16 wide_t;
-#define load_wide(p) vload16(0, p)
-#define store_wide(p, x) vstore16(x, 0, p)
-#define put_wide(p, x) vstore16(x, 0, p)
-#define load_lanes(p) vload16(0, p)
-#define store_lanes(p, x) vstore16(x, 0, p)
-#else
-#define LANES 1
-#define WIDE 4
-#define SHARES 4
-#define ROW (SLAB + 4) /* eight neighbouring rows in different banks */
-#define NORM_PARTS 8
-typedef float lanes_t;
-typedef float4 wide_t;
-#define load_wide(p) (*(__local const float4 *)(p))
-#define store_wide(p, x) (*(__global float4 *)(p) = (x))
-#define put_wide(p, x) (*(__local float4 *)(p) = (x))
-#define load_lanes(p) (*(p))
-#define store_lanes(p, x) (*(p) = (x))
-#endif
-
+#define ROLES 256 /* for each of the two matrices */
+#define PASSES (2 * ROLES / KDA_PREPARE_WG)
+#define SLAB 32
+#define ROW (SLAB + 4) /* rows of whole float4, eight neighbouring ones in different banks */
+#define T_ROW (C + 1)
+/* Columns of T that an item solves for. */
+#define COLUMNS ((C + KDA_PREPARE_WG - 1) / KDA_PREPARE_WG)
+/* The same-block pairs: C keys, their channels of a slab shared out over SHARES roles. */
+#define SHARES (ROLES / C)
 #define SHARE (SLAB / SHARES)
-#define NEAR_ROLES (2 * SHARES * C)
-#define FAR_ROLES (2 * 256)
-/* Items left over repeat the last role. */
-#define NEAR_ROLE(p) min(lid + (p)*KDA_PREPARE_WG, NEAR_ROLES - 1)
-/* An item's words of a slab, and of what T is multiplied with. */
-#define LOADED(p) (min(lid + (p)*KDA_PREPARE_WG, C * SLAB / LANES - 1) * LANES)
-#define MULTIPLIED(p) (min(lid + (p)*KDA_PREPARE_WG, C * TO_MULTIPLY / LANES - 1) * LANES)
-/* Row i of T, which ends with i's block. */
-#define T_ROW(i) (memory + 16 * ((i) / 16 + 1) * ((i) / 16 * 8 + (i) % 16))
-#define T_SIZE (128 * BLOCKS * (BLOCKS + 1))
 
-/* sum + x . y, in order; on a CPU the lanes stay apart until total(). */
-static inline lanes_t dot_wide(lanes_t sum, wide_t x, wide_t y)
+static inline float2 local2(__local const float *p)
 {
-#if KDA_COMPACT
-    return sum + x * y;
-#else
+    return *(__local const float2 *)p;
+}
+static inline float4 local4(__local const float *p)
+{
+    return *(__local const float4 *)p;
+}
+
+/* sum + x . y, in order. */
+static inline float dot4(float sum, float4 x, float4 y)
+{
     sum += x.s0 * y.s0;
     sum += x.s1 * y.s1;
     sum += x.s2 * y.s2;
     sum += x.s3 * y.s3;
     return sum;
-#endif
-}
-
-static inline float total(lanes_t sum)
-{
-#if KDA_COMPACT
-    const float8 a = sum.lo + sum.hi;
-    const float4 b = a.lo + a.hi;
-    const float2 c = b.lo + b.hi;
-    return c.lo + c.hi;
-#else
-    return sum;
-#endif
-}
-
-/* Neighbours as floats, zero from the inside-th on. Elsewhere than on a CPU the first is loaded in
- * any case, so that loads need no branch and several are under way at once. */
-#if KDA_COMPACT
-#define GATHER(value)                                                                              \
-    float x[LANES];                                                                                \
-    if (inside >= LANES)                                                                           \
-        for (int l = 0; l < LANES; l++)                                                            \
-            x[l] = value;                                                                          \
-    else                                                                                           \
-        for (int l = 0; l < LANES; l++)                                                            \
-            x[l] = l < inside ? value : 0.0f;                                                      \
-    return vload16(0, x);
-#else
-#define GATHER(value)                                                                              \
-    const int l = 0;                                                                               \
-    const float x = value;                                                                         \
-    return inside > 0 ? x : 0.0f;
-#endif
-static inline lanes_t data_lanes(__global const data_t *p, long at, int inside)
-{
-    GATHER(load_data(p, at + l))
-}
-static inline lanes_t gate_lanes(__global const gate_t *p, long at, int inside)
-{
-    GATHER(load_gate(p, at + l))
-}
-static inline lanes_t bias_lanes(__global const float *p, long at, int inside)
-{
-    GATHER(p[at + l])
-}
-
-/* 1 in one lane, 0 in the others. */
-static inline lanes_t unit(int lane)
-{
-#if KDA_COMPACT
-    float x[LANES];
-    for (int l = 0; l < LANES; l++)
-        x[l] = l == lane ? 1.0f : 0.0f;
-    return vload16(0, x);
-#else
-    return lane == 0 ? 1.0f : 0.0f;
-#endif
 }
 
 /* Chunks of a sequence that the chunkwise schedule handles; short ones belong to kda_step. */
@@ -223,14 +132,16 @@ kda_prepare(const struct kda_call_args a, __global const data_t *q, __global con
             __global const float *a_log, __global const float *dt_bias,
             __global const int *cu_seqlens, __global float *workspace)
 {
-    /* Three slabs while the A matrices are summed; T and what it multiplies afterwards. */
-    __local float memory[3 * C * ROW > T_SIZE + C * TO_MULTIPLY ? 3 * C * ROW
-                                                                : T_SIZE + C * TO_MULTIPLY]
-        __attribute__((aligned(64)));
+    /* Slabs x, y, z while the A matrices are summed; T and one slab afterwards. */
+    __local float memory[3 * C * ROW > C * T_ROW + C * ROW ? 3 * C * ROW : C * T_ROW + C * ROW]
+        __attribute__((aligned(16)));
     __local float *const slab_k = memory, *const slab_q = memory + C * ROW,
                          *const slab_c = memory + 2 * C * ROW;
-    __local float *const slab_x = memory + T_SIZE;
-    __local float block_decay[BLOCKS][SLAB] __attribute__((aligned(64)));
+    __local float *const tri = memory, *const slab_x = memory + C * T_ROW;
+    __local float block_decay[BLOCKS][SLAB];
+#if KDA_RULE == KDA_RULE_DELTA
+    __local float merge[16][C];
+#endif
     __local float row_beta[C], norm_k[C], norm_q[C];
 
     const int lid = (int)get_local_id(0);
@@ -245,8 +156,8 @@ kda_prepare(const struct kda_call_args a, __global const data_t *q, __global con
         return;
 #endif
     const long n = sequence_of(&a, workspace, chunk);
-    const long start =
-        sequence_start(&a, cu_seqlens, n) + (long)(chunk - chunk_start(&a, workspace, n)) * C;
+    const long start = sequence_start(&a, cu_seqlens, n) +
+                       (long)(chunk - chunk_start(&a, workspace, n)) * C;
     const int rows =
         exists ? (int)min(sequence_start(&a, cu_seqlens, n + 1) - start, (long)C) : 0;
 
@@ -275,27 +186,26 @@ kda_prepare(const struct kda_call_args a, __global const data_t *q, __global con
         norm_q[i] = a.scale;
     }
 #if KDA_NORM_QK
-    /* Partial sums of a row, each over every so manieth channel, then their sum. */
-    for (int x = lid; x < C * NORM_PARTS; x += KDA_PREPARE_WG) {
-        const int i = x / NORM_PARTS, from = min(i, rows - 1);
-        lanes_t kk = 0.0f, qq = 0.0f;
-UNROLL_BY(8)
-        for (int d = x % NORM_PARTS * LANES; d < KDA_K; d += NORM_PARTS * LANES) {
-            const int inside = i < rows ? KDA_K - d : 0;
-            const lanes_t y = data_lanes(k, from * a.k.token_stride + d, inside);
-            const lanes_t z = data_lanes(q, from * a.q.token_stride + d, inside);
-            kk += y * y;
-            qq += z * z;
+    /* Eight partial sums a row, each over every eighth channel, then their tree. */
+    for (int x = lid; x < C * 8; x += KDA_PREPARE_WG) {
+        const int i = x / 8;
+        float kk = 0.0f, qq = 0.0f;
+        if (i < rows) {
+UNROLL_BY(4)
+            for (int d = x % 8; d < KDA_K; d += 8) {
+                float y = load_data(k, i * a.k.token_stride + d);
+                float z = load_data(q, i * a.q.token_stride + d);
+                kk += y * y;
+                qq += z * z;
+            }
         }
-        memory[x] = total(kk);
-        memory[C * NORM_PARTS + x] = total(qq);
+        memory[x] = kk;
+        memory[C * 8 + x] = qq;
     }
     barrier(CLK_LOCAL_MEM_FENCE); /* partial sums are complete */
     for (int x = lid; x < 2 * C; x += KDA_PREPARE_WG) {
-        float sum = 0.0f;
-UNROLL
-        for (int part = 0; part < NORM_PARTS; part++)
-            sum += memory[x * NORM_PARTS + part];
+        __local const float *s = memory + x * 8;
+        const float sum = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
         if (x < C)
             norm_k[x] = 1.0f / sqrt(sum + 1e-6f);
         else
@@ -303,323 +213,272 @@ UNROLL
     }
 #endif
 
-    /* Sums of a role: pairs of the same block, and of different blocks. */
-    lanes_t near[PASSES(NEAR_ROLES)][16];
-UNROLL
-    for (int p = 0; p < PASSES(NEAR_ROLES); p++)
-UNROLL
-        for (int i = 0; i < 16; i++)
-            near[p][i] = 0.0f;
+    /* Sums of a role's matrix: pairs of different blocks, and of the same block. */
 #if PAIRS
-    lanes_t far[PASSES(FAR_ROLES)][PAIRS];
-UNROLL
-    for (int p = 0; p < PASSES(FAR_ROLES); p++)
+    float far[PASSES][PAIRS];
+#endif
+    float near[PASSES][16];
+    for (int p = 0; p < PASSES; p++) {
+#if PAIRS
 UNROLL
         for (int i = 0; i < PAIRS; i++)
             far[p][i] = 0.0f;
 #endif
+UNROLL
+        for (int i = 0; i < 16; i++)
+            near[p][i] = 0.0f;
+    }
 
     for (int d0 = 0; d0 < PADDED_K; d0 += SLAB) {
         barrier(CLK_LOCAL_MEM_FENCE); /* norms are there; the last slab has been used */
-        lanes_t raw_k[PASSES(C * SLAB / LANES)], raw_q[PASSES(C * SLAB / LANES)],
-            raw_g[PASSES(C * SLAB / LANES)];
-UNROLL
-        for (int p = 0; p < PASSES(C * SLAB / LANES); p++) {
-            const int x = LOADED(p), i = x / SLAB, d = d0 + x % SLAB;
-            const int inside = i < rows ? KDA_K - d : 0;
-            const long from = min(i, rows - 1);
-            const int at = min(d, KDA_K - 1);
-            raw_k[p] = data_lanes(k, from * a.k.token_stride + at, inside);
-            raw_q[p] = data_lanes(q, from * a.q.token_stride + at, inside);
-#if KDA_GATE_PER_HEAD && KDA_GATE != KDA_GATE_NONE
-            raw_g[p] = i < rows ? load_gate(g, from * a.g.token_stride) : 0.0f;
-#elif KDA_GATE != KDA_GATE_NONE
-            raw_g[p] = gate_lanes(g, from * a.g.token_stride + at, inside);
-#endif
-        }
-UNROLL
-        for (int p = 0; p < PASSES(C * SLAB / LANES); p++) {
-            const int x = LOADED(p), i = x / SLAB, s = x % SLAB;
-            lanes_t decay = 1.0f;
+        for (int x = lid; x < C * SLAB; x += KDA_PREPARE_WG) {
+            const int i = x / SLAB, s = x % SLAB, d = d0 + s;
+            float ki = 0.0f, qi = 0.0f, decay = 1.0f;
+            if (i < rows && d < KDA_K) {
+                ki = load_data(k, i * a.k.token_stride + d) * norm_k[i];
+                qi = load_data(q, i * a.q.token_stride + d) * norm_q[i];
 #if KDA_GATE != KDA_GATE_NONE
-            lanes_t bias = 0.0f;
-            if (a.has & KDA_HAS_DT_BIAS) {
-#if KDA_GATE_PER_HEAD
-                bias = dt_bias[a.dt_bias + head];
-#else
-                bias = bias_lanes(dt_bias, a.dt_bias + (long)head * KDA_K + min(d0 + s, KDA_K - 1),
-                                  KDA_K - d0 - s);
+                float bias = 0.0f;
+                if (a.has & KDA_HAS_DT_BIAS)
+                    bias = KDA_GATE_PER_HEAD ? dt_bias[a.dt_bias + head]
+                                             : dt_bias[a.dt_bias + (long)head * KDA_K + d];
+                decay = exp(log_decay(
+                    load_gate(g, i * a.g.token_stride + (KDA_GATE_PER_HEAD ? 0 : d)), bias,
+                    gate_scale, a.gate_bound));
 #endif
             }
-            if (i < rows)
-                decay = exp(log_decay(raw_g[p], bias, gate_scale, a.gate_bound));
-#endif
-            store_lanes(slab_k + i * ROW + s, raw_k[p] * norm_k[i]);
-            store_lanes(slab_q + i * ROW + s, raw_q[p] * norm_q[i]);
-            store_lanes(slab_c + i * ROW + s, decay);
+            slab_k[i * ROW + s] = ki;
+            slab_q[i * ROW + s] = qi;
+            slab_c[i * ROW + s] = decay;
         }
         barrier(CLK_LOCAL_MEM_FENCE); /* raw slabs are complete */
 
         /* Same block: carry key j of a share of channels from token to token. */
+        for (int p = 0; p < PASSES; p++) {
+            const int role = (lid + p * KDA_PREPARE_WG) % ROLES;
+            const int matrix = (lid + p * KDA_PREPARE_WG) / ROLES;
+            const int j = role % C, share = role / C, base = j & ~15;
+            float carried[SHARE];
 UNROLL
-        for (int p = 0; p < PASSES(NEAR_ROLES); p++) {
-            const int role = NEAR_ROLE(p), j = role % C, base = j & ~15;
-            const int s0 = role / C % SHARES * SHARE;
-            __local const float *row = memory + role / C / SHARES * C * ROW + base * ROW + s0;
-            __local const float *decays = slab_c + base * ROW + s0;
-            wide_t carried[SHARE / WIDE];
-UNROLL
-            for (int s = 0; s < SHARE / WIDE; s++)
-                carried[s] = load_wide(slab_k + j * ROW + s0 + s * WIDE);
+            for (int s = 0; s < SHARE; s++)
+                carried[s] = slab_k[j * ROW + share * SHARE + s];
 UNROLL
             for (int i = 0; i < 16; i++) {
                 if (base + i < j)
                     continue;
+                __local const float *decays = slab_c + (base + i) * ROW + share * SHARE;
+                __local const float *row = decays - (2 - matrix) * C * ROW;
 UNROLL
-                for (int s = 0; s < SHARE / WIDE; s++) {
-                    if (base + i > j)
-                        carried[s] *= load_wide(decays + i * ROW + s * WIDE);
-                    near[p][i] =
-                        dot_wide(near[p][i], load_wide(row + i * ROW + s * WIDE), carried[s]);
+                for (int s = 0; s < SHARE; s += 2) {
+                    const float2 x = local2(row + s), decay = local2(decays + s);
+                    if (base + i > j) {
+                        carried[s] *= decay.s0;
+                        carried[s + 1] *= decay.s1;
+                    }
+                    near[p][i] += x.s0 * carried[s];
+                    near[p][i] += x.s1 * carried[s + 1];
                 }
             }
         }
         barrier(CLK_LOCAL_MEM_FENCE); /* raw slabs have been used */
 
         /* Rows decayed from their block's start, keys decayed to their block's end. */
-        for (int x = lid; x < BLOCKS * SLAB / LANES; x += KDA_PREPARE_WG) {
-            const int s = x % (SLAB / LANES) * LANES, block = x / (SLAB / LANES);
-            lanes_t r[16], product = 1.0f, lost = 0.0f;
+        for (int x = lid; x < BLOCKS * SLAB; x += KDA_PREPARE_WG) {
+            const int s = x % SLAB, base = x / SLAB * 16;
+            float r[16], product = 1.0f, low = 0.0f;
 UNROLL
             for (int i = 0; i < 16; i++) {
-                const lanes_t decay = load_lanes(slab_c + (block * 16 + i) * ROW + s);
+                const float decay = slab_c[(base + i) * ROW + s];
                 r[i] = product * decay;
-                lost = lost * decay + fma(product, decay, -r[i]);
+                low = low * decay + fma(product, decay, -r[i]);
                 product = r[i];
             }
             /* A product of floats just below one loses what is below their last bit, nearly always
              * downwards, and a chunk's decay lives on in every later state: what was lost is kept
              * (without it, ten times the error after 16384 tokens of slow gates). */
-            store_lanes(block_decay[block] + s, product + lost);
+            block_decay[x / SLAB][s] = product + low;
             product = 1.0f;
 UNROLL
             for (int i = 15; i >= 0; i--) {
-                const int at = (block * 16 + i) * ROW + s;
-                const lanes_t decay = load_lanes(slab_c + at), ki = load_lanes(slab_k + at);
-                store_lanes(slab_c + at, ki * product);
+                const int at = (base + i) * ROW + s;
+                const float decay = slab_c[at], ki = slab_k[at];
+                slab_c[at] = ki * product;
                 product *= decay;
-                store_lanes(slab_k + at, ki * r[i]);
-                store_lanes(slab_q + at, load_lanes(slab_q + at) * r[i]);
+                slab_k[at] = ki * r[i];
+                slab_q[at] *= r[i];
             }
         }
         barrier(CLK_LOCAL_MEM_FENCE); /* decayed slabs are complete */
 
-        /* From the chunk's start, what W is made of, and Qd; to the chunk's end, Ke. */
-        for (int x = lid; x < C * SLAB / WIDE; x += KDA_PREPARE_WG) {
-            const int i = x / (SLAB / WIDE), s = x % (SLAB / WIDE) * WIDE;
-            const int to = i * PADDED_K + d0 + s;
-            wide_t before = 1.0f, after = load_wide(slab_c + i * ROW + s);
+        /* From the chunk's start: what W is made of, and Qd. */
+        for (int x = lid; x < C * SLAB; x += KDA_PREPARE_WG) {
+            const int i = x / SLAB, s = x % SLAB, d = d0 + s;
+            float before = 1.0f;
             for (int block = 0; block < i / 16; block++)
-                before *= load_wide(block_decay[block] + s);
-            for (int block = i / 16 + 1; block < BLOCKS; block++)
-                after *= load_wide(block_decay[block] + s);
-            store_wide(out_w + to, load_wide(slab_k + i * ROW + s) * before * row_beta[i]);
-            store_wide(out_qd + to, load_wide(slab_q + i * ROW + s) * before);
-            store_wide(out_ke + to, after);
-            if (i == C - 1)
-                store_wide(out_d + d0 + s, before * load_wide(block_decay[BLOCKS - 1] + s));
+                before *= block_decay[block][s];
+            if (d < PADDED_K) {
+                out_w[i * PADDED_K + d] = slab_k[i * ROW + s] * before * row_beta[i];
+                out_qd[i * PADDED_K + d] = slab_q[i * ROW + s] * before;
+            }
+            if (i == C - 1 && d < PADDED_K)
+                out_d[d] = before * block_decay[BLOCKS - 1][s];
         }
 
         /* Different blocks. Role: row role / 16 of block I, key role % 16 of block J. */
 #if PAIRS
 UNROLL
-        for (int p = 0; p < PASSES(FAR_ROLES); p++) {
-            const int role = lid + p * KDA_PREPARE_WG;
-            __local const float *row = memory + (role / 256 * C + role / 16 % 16) * ROW;
-            __local const float *key = slab_c + role % 16 * ROW;
+        for (int block = 1; block < BLOCKS; block++) {
+            for (int p = 0; p < PASSES; p++) {
+                const int role = (lid + p * KDA_PREPARE_WG) % ROLES;
+                const int matrix = (lid + p * KDA_PREPARE_WG) / ROLES;
+                __local const float *row = memory + (matrix * C + block * 16 + role / 16) * ROW;
+                __local const float *key = slab_c + role % 16 * ROW;
 UNROLL_BY(2)
-            for (int s = 0; s < SLAB; s += WIDE) {
-                wide_t keys[BLOCKS - 1]; /* decayed to the start of the block at work */
+                for (int s = 0; s < SLAB; s += 4) {
+                    const float4 x = local4(row + s);
 UNROLL
-                for (int block = 1; block < BLOCKS; block++) {
-                    const wide_t x = load_wide(row + block * 16 * ROW + s);
-                    keys[block - 1] = load_wide(key + (block - 1) * 16 * ROW + s);
-UNROLL
-                    for (int other = 0; other < block; other++) {
+                    for (int other = 0; other < block; other++)
                         far[p][PAIR(block, other)] =
-                            dot_wide(far[p][PAIR(block, other)], x, keys[other]);
-                        keys[other] *= load_wide(block_decay[block] + s);
-                    }
+                            dot4(far[p][PAIR(block, other)], x, local4(key + other * 16 * ROW + s));
                 }
             }
+            barrier(CLK_LOCAL_MEM_FENCE); /* keys as of this block have been used */
+            for (int x = lid; x < block * 16 * SLAB; x += KDA_PREPARE_WG)
+                slab_c[x / SLAB * ROW + x % SLAB] *= block_decay[block][x % SLAB];
+            barrier(CLK_LOCAL_MEM_FENCE); /* keys have passed this block */
         }
 #endif
+        for (int x = lid; x < C * SLAB; x += KDA_PREPARE_WG)
+            if (d0 + x % SLAB < PADDED_K)
+                out_ke[x / SLAB * PADDED_K + d0 + x % SLAB] = slab_c[x / SLAB * ROW + x % SLAB];
     }
 
-    /* Gather A_qk in the workspace, zero above the diagonal, and with the delta rule R in T's
-     * place. Shares of a same-block pair are added in turn, so the order is fixed. */
-    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE); /* the last slab has been used */
-#if SHARES > 1
-UNROLL
-    for (int p = 0; p < PASSES(NEAR_ROLES); p++) {
-        const int role = NEAR_ROLE(p), share = role / C % SHARES;
-        const int pair = role / C / SHARES * C + role % C;
-        if (share > 0)
-UNROLL
-            for (int i = 0; i < 16; i++)
-                memory[((share - 1) * 16 + i) * 2 * C + pair] = near[p][i];
+    /* Gather A_kk, times beta, in local memory and A_qk in the workspace; zero above the diagonal.
+     * Shares of a same-block pair are added in turn, so the order is fixed. */
+    barrier(CLK_LOCAL_MEM_FENCE); /* the last slab has been used */
+    for (int x = lid; x < C * C; x += KDA_PREPARE_WG) {
+        tri[x / C * T_ROW + x % C] = 0.0f;
+        out_a[x] = 0.0f;
     }
-    barrier(CLK_LOCAL_MEM_FENCE); /* the other shares are there */
-UNROLL
-    for (int p = 0; p < PASSES(NEAR_ROLES); p++) {
-        const int role = NEAR_ROLE(p);
-        const int pair = role / C / SHARES * C + role % C;
-        if (role / C % SHARES == 0)
-UNROLL
-            for (int i = 0; i < 16; i++)
-UNROLL
-                for (int share = 1; share < SHARES; share++)
-                    near[p][i] += memory[((share - 1) * 16 + i) * 2 * C + pair];
-    }
-    barrier(CLK_LOCAL_MEM_FENCE); /* the other shares have been added */
-#endif
-UNROLL
-    for (int p = 0; p < PASSES(NEAR_ROLES); p++) {
-        const int role = NEAR_ROLE(p), j = role % C, base = j & ~15;
-        if (role / C % SHARES == 0)
+    for (int share = 0; share < SHARES; share++) {
+        barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE); /* the share before has been added */
+        for (int p = 0; p < PASSES; p++) {
+            const int role = (lid + p * KDA_PREPARE_WG) % ROLES;
+            const int matrix = (lid + p * KDA_PREPARE_WG) / ROLES;
+            const int j = role % C, base = j & ~15;
+            if (role / C != share)
+                continue;
 UNROLL
             for (int i = 0; i < 16; i++) {
-                const float sum = total(near[p][i]);
-                if (role >= NEAR_ROLES / 2)
-                    out_a[(base + i) * C + j] = sum;
-                else if (base + i > j)
-                    T_ROW(base + i)[j] = sum * row_beta[base + i];
+                if (matrix == 0 && base + i > j)
+                    tri[(base + i) * T_ROW + j] += near[p][i];
+                if (matrix == 1 && base + i >= j)
+                    out_a[(base + i) * C + j] += near[p][i];
             }
+        }
     }
 #if PAIRS
-UNROLL
-    for (int p = 0; p < PASSES(FAR_ROLES); p++) {
-        const int role = lid + p * KDA_PREPARE_WG, i = role / 16 % 16, j = role % 16;
+    for (int p = 0; p < PASSES; p++) {
+        const int role = (lid + p * KDA_PREPARE_WG) % ROLES;
+        const int matrix = (lid + p * KDA_PREPARE_WG) / ROLES;
 UNROLL
         for (int block = 1; block < BLOCKS; block++)
 UNROLL
             for (int other = 0; other < block; other++) {
-                const float sum = total(far[p][PAIR(block, other)]);
-                if (role < FAR_ROLES / 2) {
-                    T_ROW(block * 16 + i)[other * 16 + j] = sum * row_beta[block * 16 + i];
-                } else {
-                    out_a[(block * 16 + i) * C + other * 16 + j] = sum;
-                    out_a[(other * 16 + i) * C + block * 16 + j] = 0.0f;
-                }
+                const int i = block * 16 + role / 16, j = other * 16 + role % 16;
+                if (matrix == 0)
+                    tri[i * T_ROW + j] = far[p][PAIR(block, other)];
+                else
+                    out_a[i * C + j] = far[p][PAIR(block, other)];
             }
     }
 #endif
 #if KDA_RULE == KDA_RULE_DELTA
+    barrier(CLK_LOCAL_MEM_FENCE); /* A_kk is complete */
+    for (int x = lid; x < C * C; x += KDA_PREPARE_WG)
+        tri[x / C * T_ROW + x % C] *= row_beta[x / C];
     barrier(CLK_LOCAL_MEM_FENCE); /* R is complete */
 
-    /* T of the diagonal blocks: substitution, each item its columns. Items left over repeat the
-     * last. */
-    lanes_t column[PASSES(C / LANES)][16];
+    /* T of the diagonal blocks: substitution, one column an item. */
+    float column[COLUMNS][16];
 UNROLL
-    for (int p = 0; p < PASSES(C / LANES); p++) {
-        const int x = min(lid + p * KDA_PREPARE_WG, C / LANES - 1) * LANES, base = x & ~15;
+    for (int p = 0; p < COLUMNS; p++) {
+        const int x = min(lid + p * KDA_PREPARE_WG, C - 1); /* items left over repeat the last */
+        const int base = x & ~15;
 UNROLL
         for (int i = 0; i < 16; i++) {
-            lanes_t t = unit(base + i - x);
+            float t = base + i == x ? 1.0f : 0.0f;
 UNROLL
-            for (int m = 0; m < 16; m++)
-                if (m < i)
-                    t -= T_ROW(base + i)[base + m] * column[p][m];
+            for (int m = 0; m < i; m++)
+                t -= tri[(base + i) * T_ROW + base + m] * column[p][m];
             column[p][i] = t;
         }
     }
     barrier(CLK_LOCAL_MEM_FENCE); /* the diagonal blocks of R have been read */
 UNROLL
-    for (int p = 0; p < PASSES(C / LANES); p++) {
-        const int x = min(lid + p * KDA_PREPARE_WG, C / LANES - 1) * LANES, base = x & ~15;
+    for (int p = 0; p < COLUMNS; p++) {
+        const int x = min(lid + p * KDA_PREPARE_WG, C - 1);
 UNROLL
         for (int i = 0; i < 16; i++)
-            store_lanes(T_ROW(base + i) + x, column[p][i]);
+            tri[((x & ~15) + i) * T_ROW + x] = column[p][i];
     }
 
     /* T of the blocks below, a row of blocks after the other. */
     for (int block = 1; block < BLOCKS; block++) {
         const int width = block * 16;
         barrier(CLK_LOCAL_MEM_FENCE); /* T of the rows above is complete */
-        for (int x = lid; x < 16 * width / WIDE; x += KDA_PREPARE_WG) {
-            const int i = x / (width / WIDE), j = x % (width / WIDE) * WIDE;
-            wide_t sum = 0.0f;
+        for (int x = lid; x < 16 * width; x += KDA_PREPARE_WG) {
+            const int i = x / width, j = x % width;
+            float sum = 0.0f;
 UNROLL_BY(8)
             for (int m = j & ~15; m < width; m++)
-                sum += T_ROW(width + i)[m] * load_wide(T_ROW(m) + j);
-            put_wide(slab_x + i * C + j, sum);
+                sum += tri[(width + i) * T_ROW + m] * tri[m * T_ROW + j];
+            merge[i][j] = sum;
         }
         barrier(CLK_LOCAL_MEM_FENCE); /* R of this row has been read */
-        for (int x = lid; x < 16 * width / WIDE; x += KDA_PREPARE_WG) {
-            const int i = x / (width / WIDE), j = x % (width / WIDE) * WIDE;
-            wide_t sum = 0.0f;
-UNROLL_BY(4)
+        for (int x = lid; x < 16 * width; x += KDA_PREPARE_WG) {
+            const int i = x / width, j = x % width;
+            float sum = 0.0f;
             for (int m = 0; m <= i; m++)
-                sum -= T_ROW(width + i)[width + m] * load_wide(slab_x + m * C + j);
-            put_wide(T_ROW(width + i) + j, sum);
+                sum -= tri[(width + i) * T_ROW + width + m] * merge[m][j];
+            tri[(width + i) * T_ROW + j] = sum;
         }
     }
 #endif
 
-    /* W and U: T times the keys, in place, and times the values. Each turn brings in one slab and
-     * multiplies the one before. */
+    /* W and U: T times the keys, in place, and times the values. */
     const int padded_v = a.padded_v;
-    const int slabs_w = (PADDED_K + TO_MULTIPLY - 1) / TO_MULTIPLY;
-    const int first = KDA_RULE == KDA_RULE_DELTA ? 0 : slabs_w;
-    const int slabs = slabs_w + (padded_v + TO_MULTIPLY - 1) / TO_MULTIPLY;
-    for (int slab = first; slab <= slabs; slab++) {
-        lanes_t next[PASSES(C * TO_MULTIPLY / LANES)];
-UNROLL
-        for (int p = 0; p < PASSES(C * TO_MULTIPLY / LANES); p++) {
-            const int x = MULTIPLIED(p), i = x / TO_MULTIPLY;
-            const int c = slab * TO_MULTIPLY + x % TO_MULTIPLY, cv = c - slabs_w * TO_MULTIPLY;
-            if (slab < slabs_w)
-                next[p] = load_lanes(out_w + i * PADDED_K + min(c, PADDED_K - LANES));
-            else
-                next[p] = data_lanes(v,
-                                     (long)min(i, rows - 1) * a.v.token_stride +
-                                         min(cv, a.value_dim - 1),
-                                     i < rows ? a.value_dim - cv : 0) *
-                          row_beta[i];
+#if KDA_RULE == KDA_RULE_DELTA
+    for (int d0 = 0; d0 < PADDED_K + padded_v; d0 += SLAB) {
+#else
+    for (int d0 = PADDED_K; d0 < PADDED_K + padded_v; d0 += SLAB) {
+#endif
+        const int of_w = d0 < PADDED_K, c0 = of_w ? d0 : d0 - PADDED_K;
+        const int width = min(SLAB, (of_w ? PADDED_K : padded_v) - c0);
+        barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE); /* T, or the slab before, is done */
+        for (int x = lid; x < C * SLAB; x += KDA_PREPARE_WG) {
+            const int i = x / SLAB, c = c0 + x % SLAB;
+            float value = 0.0f;
+            if (of_w)
+                value = c < PADDED_K ? out_w[i * PADDED_K + c] : 0.0f;
+            else if (i < rows && c < a.value_dim)
+                value = load_data(v, i * a.v.token_stride + c) * row_beta[i];
+            slab_x[i * ROW + x % SLAB] = value;
         }
-        const int of_w = slab <= slabs_w;
-        const int c0 = (of_w ? slab - 1 : slab - 1 - slabs_w) * TO_MULTIPLY;
-        const int stride = of_w ? PADDED_K : padded_v;
+        barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE); /* the slab is complete, read from W */
         __global float *to = of_w ? out_w : out_u;
-        for (int x = lid; slab > first && x < C / 2 * (TO_MULTIPLY / WIDE); x += KDA_PREPARE_WG) {
-            const int s = x % (TO_MULTIPLY / WIDE) * WIDE, row = x / (TO_MULTIPLY / WIDE) * 2;
-            __local const float *y = slab_x + s;
-            wide_t sum0 = load_wide(y + row * TO_MULTIPLY);
-            wide_t sum1 = load_wide(y + (row + 1) * TO_MULTIPLY);
+        const int stride = of_w ? PADDED_K : padded_v;
+        for (int x = lid; x < C * (SLAB / 4); x += KDA_PREPARE_WG) {
+            const int s = x % (SLAB / 4) * 4, row = x / (SLAB / 4);
+            float4 sum = local4(slab_x + row * ROW + s);
 #if KDA_RULE == KDA_RULE_DELTA
             /* T has ones on its diagonal. */
-            __local const float *t0 = T_ROW(row), *t1 = T_ROW(row + 1);
-            sum1 += t1[row] * sum0;
-UNROLL_BY(4)
-            for (int m = 0; m < row; m += 2) {
-                const wide_t y0 = load_wide(y + m * TO_MULTIPLY);
-                const wide_t y1 = load_wide(y + (m + 1) * TO_MULTIPLY);
-                sum0 += t0[m] * y0;
-                sum0 += t0[m + 1] * y1;
-                sum1 += t1[m] * y0;
-                sum1 += t1[m + 1] * y1;
-            }
+UNROLL_BY(8)
+            for (int m = 0; m < row; m++)
+                sum += tri[row * T_ROW + m] * local4(slab_x + m * ROW + s);
 #endif
-            if (c0 + s < stride) {
-                store_wide(to + row * stride + c0 + s, sum0);
-                store_wide(to + (row + 1) * stride + c0 + s, sum1);
-            }
+            if (s < width)
+                *(__global float4 *)(to + row * stride + c0 + s) = sum;
         }
-        barrier(CLK_LOCAL_MEM_FENCE); /* T is complete; the slab before has been used */
-UNROLL
-        for (int p = 0; p < PASSES(C * TO_MULTIPLY / LANES); p++)
-            store_lanes(slab_x + MULTIPLIED(p), next[p]);
-        /* The slab is complete, and its part of W may be overwritten. */
-        barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
     }
 }

@@ -164,8 +164,7 @@ void kda_config_pad(const kda_problem *p, struct kda_config *c)
     if (!c->chunk)
         return;
     c->padded_k = ceil_div(p->key_dim, 32) * 32;
-    int32_t vector = c->compact ? 16 : c->scan_vec; /* the widest that a kernel takes */
-    c->padded_v = ceil_div(p->value_dim, vector) * vector;
+    c->padded_v = ceil_div(p->value_dim, c->scan_vec) * c->scan_vec;
 }
 
 /* Why the matrix-unit engine cannot serve a problem; NULL: it can. */
@@ -202,7 +201,7 @@ static kda_status choose_chunkwise(const kda_context *ctx, const kda_problem *p,
     c->gemm_wg = 64;
     c->chunk = choose_chunk(p, d->is_cpu ? 32 : 64);
     c->step_limit = p->schedule == KDA_SCHEDULE_CHUNKWISE ? 0 : 63;
-    c->prepare_wg = d->is_cpu ? 16 : 8 * c->chunk; /* a role of cl/chunk.cl an item */
+    c->prepare_wg = d->is_cpu ? 64 : 512;
     while ((size_t)c->prepare_wg > d->max_work_group)
         c->prepare_wg /= 2;
     /* AUTO does not take it: its kernels as they stand have yet to be run on matrix units. */

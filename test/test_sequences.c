@@ -166,7 +166,7 @@ END_TEST
 
 START_TEST(test_many_sequences_of_one_token)
 {
-    run("H=2 K=16 V=8 lengths=1x1000 state=normal g=decay");
+    run("H=2 K=32 V=16 lengths=1x1000 state=normal g=decay");
 }
 END_TEST
 
@@ -242,7 +242,7 @@ START_TEST(test_checkpoints_count_from_each_start)
     run(RECURRENT "H=2 K=8 V=4 lengths=7x4 checkpoint=1 state_dtype=bf16 layout=vk");
     run(RECURRENT "H=2 K=8 V=4 lengths=3,2 checkpoint=6");
     run(RECURRENT "K=8 V=4 lengths=9,9 checkpoint=3 index=-1,0 slots=2 state=normal");
-    run("H=2 K=8 V=4 lengths=30,100,0,50,40,160 checkpoint=64 state=normal");
+    run("H=2 K=32 V=16 lengths=30,100,0,50,40,160 checkpoint=64 state=normal");
     run("H=2 K=8 V=4 lengths=30,100 chunk=64 checkpoint=16 state=normal"); /* no chunk fits */
     run("H=2 K=40 V=40 lengths=30,100 chunk=32 checkpoint=48 state=normal");
 }

@@ -52,10 +52,10 @@ static const char *const fixed[] = {
     "H=2 K=32 V=16 lengths=50 norm=1 q=huge k=huge state=normal",
     "H=2 K=32 V=16 lengths=50 norm=1 q=0 k=0 state=normal",
     "H=2 K=32 V=16 lengths=50 norm=1 q=tiny k=tiny state=normal",
-    "H=2 K=64 V=32 lengths=70 norm=1 k=-50 q=uniform dtype=bf16",
+    "H=2 K=64 V=32 lengths=60 norm=1 k=-50 q=uniform dtype=bf16",
     /* lengths, states, views */
-    "H=2 K=48 V=20 lengths=1,0,2,31,32,33,0,63,64,65,1 state=normal cu=i64",
-    "H=2 K=48 V=20 lengths=1x200 state=normal final=0",
+    "H=2 K=32 V=16 lengths=1,0,2,31,32,33,0,63,64,65,1 state=normal cu=i64",
+    "H=2 K=32 V=16 lengths=1x200 state=normal final=0",
     RECURRENT "H=2 K=48 V=20 lengths=3x7 cu=i32 checkpoint=2 state=normal layout=vk",
     RECURRENT "H=2 K=48 V=20 lengths=20,13 checkpoint=5 dtype=bf16 state_dtype=bf16 pad=5,3,2",
     "H=2 K=48 V=20 lengths=9 pad=1,1,1 order=heads dtype=f16 state=normal",

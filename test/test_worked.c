@@ -186,24 +186,24 @@ END_TEST
 /* With v = 0 a token multiplies the state by D - beta k (k^T D). */
 START_TEST(test_transitions_multiply)
 {
-    enum { T = 100, SIZE = 12 };
-    struct call *c = run("K=12 V=12 lengths=100 v=0 g=slow state=normal");
-    double s[SIZE][SIZE];
-    for (int i = 0; i < SIZE * SIZE; i++)
-        s[i / SIZE][i % SIZE] = tensor_get(&c->tensor[INITIAL_STATE], i);
+    enum { T = 100, ROWS = 32, COLUMNS = 16 };
+    struct call *c = run("K=32 V=16 lengths=100 v=0 g=slow state=normal");
+    double s[ROWS][COLUMNS];
+    for (int i = 0; i < ROWS * COLUMNS; i++)
+        s[i / COLUMNS][i % COLUMNS] = tensor_get(&c->tensor[INITIAL_STATE], i);
     for (int64_t t = 0; t < T; t++) {
-        double next[SIZE][SIZE] = {{0}};
-        for (int i = 0; i < SIZE; i++)
-            for (int j = 0; j < SIZE; j++) {
+        double next[ROWS][COLUMNS] = {{0}};
+        for (int i = 0; i < ROWS; i++)
+            for (int j = 0; j < ROWS; j++) {
                 double transition =
                     (i == j) - entry(c, BETA, t, 0) * entry(c, K, t, i) * entry(c, K, t, j);
-                for (int v = 0; v < SIZE; v++)
+                for (int v = 0; v < COLUMNS; v++)
                     next[i][v] += transition * exp(entry(c, G, t, j)) * s[j][v];
             }
         memcpy(s, next, sizeof(s));
     }
-    for (int i = 0; i < SIZE * SIZE; i++)
-        ck_assert_double_eq_tol(tensor_get(&c->tensor[FINAL_STATE], i), s[i / SIZE][i % SIZE],
+    for (int i = 0; i < ROWS * COLUMNS; i++)
+        ck_assert_double_eq_tol(tensor_get(&c->tensor[FINAL_STATE], i), s[i / COLUMNS][i % COLUMNS],
                                 1e-5);
 }
 END_TEST
