@@ -172,6 +172,10 @@ static void make_tensors(struct call *call)
             continue;
         lay_out(call, id, t);
         t->block = malloc(t->block_size);
+        if (!t->block) {
+            fprintf(stderr, "no memory for %zu bytes of %s\n", t->block_size, t->name);
+            exit(EXIT_FAILURE);
+        }
         tensor_poison(t);
     }
     if (call->in_place) {

@@ -6,6 +6,7 @@
  *
  *     H HV K V                 sizes; 1, H, 1, 1
  *     lengths=5,0,33x4         tokens of each sequence, 33x4 being four of 33; 1
+ *     max_tokens max_sequences=N    of the plan; as many as there are
  *     dtype g_dtype beta_dtype out_dtype state_dtype=f32|f16|bf16    the library's defaults
  *     gate=log|softplus|bounded|none  bound=X             log
  *     activation=given|sigmoid|sigmoid2                   what beta goes through; given

@@ -98,7 +98,7 @@ static double unit(const struct row *r, int64_t i)
         for (int64_t j = 0; j < r->width; j++)
             sum += normal(r, j) * normal(r, j);
         for (int64_t j = 0; j < r->width; j++)
-            r->x[j] = normal(r, j) / sqrt(sum);
+            r->x[j] = sum > 0 ? normal(r, j) / sqrt(sum) : 1 / sqrt((double)r->width);
     }
     return r->x[i];
 }

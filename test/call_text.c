@@ -34,6 +34,8 @@ static const struct key keys[] = {
     {"K", INTEGER(problem.key_dim)},
     {"V", INTEGER(problem.value_dim)},
     {"lengths", STRING(lengths_text)},
+    {"max_tokens", WIDE(problem.max_tokens)},
+    {"max_sequences", WIDE(problem.max_sequences)},
     {"dtype", TYPE(problem.dtype)},
     {"g_dtype", TYPE(problem.g_dtype)},
     {"beta_dtype", TYPE(problem.beta_dtype)},
@@ -205,6 +207,25 @@ static bool read_lists(struct call *call, char *why)
     return true;
 }
 
+/* Sizes that make tensors at all; what else is wrong with a problem is for the library to say. */
+static bool check_sizes(const struct call *call, char *why)
+{
+    enum { MOST = 65536 };
+    const kda_problem *p = &call->problem;
+    const bool heads =
+        p->heads >= 1 && p->heads <= MOST && p->value_heads >= 0 && p->value_heads <= MOST;
+    const bool dims =
+        p->key_dim >= 1 && p->key_dim <= 256 && p->value_dim >= 1 && p->value_dim <= MOST;
+    const bool counts = call->tokens <= INT32_MAX && p->checkpoint_every >= 0 &&
+                        call->slots >= (call->index_text ? 1 : 0) && call->slots <= INT32_MAX;
+    bool pads = true;
+    for (int i = 0; i < 3; i++)
+        pads &= call->pad[i] >= 0 && call->pad[i] <= MOST;
+    if (!heads || !dims || !counts || !pads)
+        snprintf(why, CALL_WHY, "a size is out of range");
+    return heads && dims && counts && pads;
+}
+
 static void set_defaults(struct call *call, uint64_t seed)
 {
     call->problem.struct_size = sizeof(call->problem);
@@ -226,13 +247,15 @@ bool call_parse(struct call *call, const char *text, uint64_t seed, char *why)
     while ((pair = strtok_r(rest, " \t\n", &rest)))
         if (!read_pair(call, pair, why))
             return false;
-    if (!read_lists(call, why))
+    if (!read_lists(call, why) || !check_sizes(call, why))
         return false;
     kda_problem *p = &call->problem;
     p->flags = (call->norm ? KDA_NORM_QK : 0) | (call->per_head ? KDA_GATE_PER_HEAD : 0);
     p->max_workspace = (size_t)call->workspace;
-    p->max_tokens = call->tokens ? call->tokens : 1;
-    p->max_sequences = call->sequences;
+    if (!p->max_tokens)
+        p->max_tokens = call->tokens ? call->tokens : 1;
+    if (!p->max_sequences)
+        p->max_sequences = call->sequences;
     bool named = strstr(text, "seed=");
     snprintf(call->text, sizeof(call->text), named ? "%s" : "%s seed=%" PRId64, text, call->seed);
     return true;

@@ -86,6 +86,7 @@ bool device_open(const kda_context_params *params)
 
 void device_close(void)
 {
+    harness_drop_plans();
     if (device.queue)
         clReleaseCommandQueue(device.queue);
     kda_context_destroy(&device.ctx);

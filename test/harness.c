@@ -1,4 +1,4 @@
-/* One test's calls, plans and buffers, and the run of a call between guards.
+/* What a test makes, the plans that tests share, and the run of a call between guards.
  *
  * The check of writes turns on one rule: after a run, every byte of every block must be what it was
  * before, except the elements for which the oracle gives a value. That covers inputs, guards, gaps
@@ -113,13 +113,47 @@ struct call *copy(const struct call *call)
     return keep(call_copy(call), destroy_call);
 }
 
-kda_plan *plan_for(const struct call *call)
+static kda_plan *make_plan(const struct call *call)
 {
     kda_plan *plan;
     kda_status status = kda_plan_create(&plan, device.ctx, &call->problem);
     if (status != KDA_OK)
         fail_call(call, "kda_plan_create: %s", kda_status_string(status));
-    return keep(plan, destroy_plan);
+    return plan;
+}
+
+kda_plan *new_plan(const struct call *call)
+{
+    return keep(make_plan(call), destroy_plan);
+}
+
+struct plans {
+    kda_problem problem; /* calls come from calloc: equal problems are equal bytes */
+    kda_plan *plan;
+    struct plans *next;
+};
+
+kda_plan *plan_for(const struct call *call)
+{
+    for (const struct plans *p = device.plans; p; p = p->next)
+        if (!memcmp(&p->problem, &call->problem, sizeof(p->problem)))
+            return p->plan;
+    kda_plan *plan = make_plan(call);
+    struct plans *p = malloc(sizeof(*p));
+    *p = (struct plans){.plan = plan, .next = device.plans};
+    memcpy(&p->problem, &call->problem, sizeof(p->problem));
+    device.plans = p;
+    return plan;
+}
+
+void harness_drop_plans(void)
+{
+    while (device.plans) {
+        struct plans *p = device.plans;
+        device.plans = p->next;
+        kda_plan_destroy(&p->plan);
+        free(p);
+    }
 }
 
 /* The values that the call must give, by tensor, packed; NaN: must not be written. Outputs that the

@@ -2,8 +2,8 @@
  * the device under test, between guards, and hold the results to the oracle. A test that fails
  * prints the call, which repeats it.
  *
- * One device is under test at a time, with one context. Calls, plans and buffers made by a test
- * live until its end, whether it fails or not.
+ * One device is under test at a time, with one context, and one plan for each problem, however many
+ * calls it has. Calls and buffers made by a test live until its end, whether it fails or not.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef HARNESS_H
@@ -13,6 +13,9 @@
 
 #include "call.h"
 
+/* Plans made for the device, by problem. */
+struct plans;
+
 /* The device under test. */
 struct device {
     char name[256], driver[256];
@@ -20,6 +23,7 @@ struct device {
     cl_device_id id; /* NULL: the CPU backend, and the next three */
     cl_context context;
     cl_command_queue queue;
+    struct plans *plans;
 };
 extern struct device device;
 
@@ -55,8 +59,12 @@ struct call *make(const char *format, ...) __attribute__((format(printf, 1, 2)))
 /* A call of some tokens of one sequence (call_slice). */
 struct call *slice(const struct call *call, int64_t sequence, int64_t from, int64_t to);
 
-/* A plan for the call's problem. */
+/* The plan for the call's problem: made once, used by all tests, as making one takes long. */
 kda_plan *plan_for(const struct call *call);
+/* One that no call has used yet. */
+kda_plan *new_plan(const struct call *call);
+/* Destroys all those of plan_for. */
+void harness_drop_plans(void);
 
 /* Fails the test with a message and the call. */
 void fail_call(const struct call *call, const char *format, ...)

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#define SOME "H=2 HV=4 K=48 V=36 state=normal "
+#define SOME "H=2 HV=4 K=48 V=36 state=normal max_tokens=90 max_sequences=4 "
 
 static cl_command_queue make_queue(cl_context context, cl_command_queue_properties properties)
 {
@@ -170,9 +170,9 @@ START_TEST(test_garbage_stays_inside)
         {(int64_t)1 << 32, ((int64_t)1 << 32) + 1, INT64_MAX, INT64_MIN},
     };
     static const char *const types[] = {"i32", "i64"};
-    struct call *call = make(SOME "lengths=3,3,3,3 cu=%s index=0,1,2,-1 slots=3 index_type=%s "
-                                  "checkpoint=2",
-                             types[_i], types[_i]);
+    struct call *call = make(SOME "lengths=%d,3,3,3 cu=%s index=0,1,2,-1 slots=3 index_type=%s "
+                                  "checkpoint=16",
+                             _i < 2 ? 3 : 80, types[_i % 2], types[_i % 2]);
     kda_plan *plan = plan_for(call);
     for (size_t n = 0; n < sizeof(offsets) / sizeof(offsets[0]); n++) {
         for (int i = 0; i < 5; i++)
@@ -199,6 +199,19 @@ START_TEST(test_wrong_but_ordered_values_have_a_meaning)
     for (int i = 0; i < 3; i++)
         set_wide(&call->tensor[STATE_INDEX], i, slots[i]);
     run_device(plan_for(call), call);
+}
+END_TEST
+
+/* A workspace that is too small for the call at once: it goes through in pieces, to the same bits.
+ */
+START_TEST(test_workspace_size_does_not_matter)
+{
+    const char *words = "H=2 HV=4 K=48 V=36 state=normal lengths=150,3,100";
+    struct call *whole = run("%s", words);
+    size_t size = kda_plan_workspace(plan_for(make(SOME "lengths=70")));
+    struct call *pieces = run("%s workspace=%zu", words, size);
+    same_results(pieces, whole);
+    ck_assert_uint_le(kda_plan_workspace(plan_for(pieces)), size);
 }
 END_TEST
 
@@ -251,8 +264,9 @@ TCase *tcase_queues(void)
     tcase_add_test(tcase, test_wait_list_and_event_are_honoured);
     tcase_add_test(tcase, test_queues_share_a_plan);
     tcase_add_test(tcase, test_offsets_change_in_the_same_memory);
-    tcase_add_loop_test(tcase, test_garbage_stays_inside, 0, 2);
+    tcase_add_loop_test(tcase, test_garbage_stays_inside, 0, 4);
     tcase_add_test(tcase, test_wrong_but_ordered_values_have_a_meaning);
+    tcase_add_test(tcase, test_workspace_size_does_not_matter);
     if (has_far_memory())
         tcase_add_test(tcase, test_strides_beyond_32_bits_on_device);
     return tcase;

@@ -11,12 +11,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* Sizes of plans, so that calls share them. */
+#define PLAN "max_tokens=256 max_sequences=5 "
 /* A problem with nothing square, nothing a power of two. */
-#define ODD "H=2 HV=6 K=60 V=36 state=normal "
+#define ODD "H=2 HV=6 K=60 V=36 state=normal " PLAN
 /* What the published models look like, with fewer heads. */
 #define MODEL                                                                                      \
     "H=2 K=128 V=128 dtype=bf16 norm=1 gate=bounded a_log=rate dt_bias=normal activation=sigmoid " \
-    "state=normal "
+    "state=normal " PLAN
 
 START_TEST(test_same_call_again)
 {

@@ -86,9 +86,9 @@ START_TEST(test_short_prompt_then_decode)
 {
     static const int lengths[] = {1, 2, 3, 5, 15, 17};
     for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
-        struct call *prompt = run(PROBE_V "lengths=%d g=-2", lengths[i]);
+        struct call *prompt = run(PROBE_V "lengths=%d max_tokens=17 g=-2", lengths[i]);
         check_numbers(prompt, OUT, "count", ulps);
-        struct call *next = make("q=1 k=1 beta=1 v=7 g=-2 state=0");
+        struct call *next = make("max_tokens=17 q=1 k=1 beta=1 v=7 g=-2 state=0");
         tensor_set(&next->tensor[INITIAL_STATE], 0, value(prompt, FINAL_STATE, 0));
         run_plan(plan_for(next), next);
         check_near(next, OUT, 0, 7, ulps);
@@ -216,7 +216,7 @@ START_TEST(test_plan_keeps_nothing_of_the_last_call)
     kda_plan *plan = plan_for(a);
     run_plan(plan, secret);
     run_plan(plan, a);
-    run_plan(plan_for(b), b);
+    run_plan(new_plan(b), b);
     same_results(a, b);
 }
 END_TEST
@@ -251,7 +251,8 @@ END_TEST
 START_TEST(test_decode_of_models)
 {
     for (int n = 1; n <= 4; n *= 2)
-        run("H=16 HV=32 K=128 V=128 lengths=1x%d dtype=bf16 state=normal norm=1 gate=bounded "
+        run("H=16 HV=32 K=128 V=128 lengths=1x%d max_tokens=4 max_sequences=4 dtype=bf16 "
+            "state=normal norm=1 gate=bounded "
             "a_log=rate dt_bias=normal activation=sigmoid",
             n);
 }
