@@ -206,6 +206,14 @@ typedef struct kda_context_params {
     kda_log_level log_level; /* least severe level that reaches log */
     int32_t
         threads; /* CPU backend: threads at work, the caller's included, 1..1024; 0 = a core each */
+    /* OpenCL: a folder (made if missing) in which built programs are kept, so that later processes
+     * read instead of build them; 1..4000 characters; NULL: none. Any number of processes may share
+     * it. Programs are told apart by device, driver, library version, options and source; a file
+     * that is damaged or from elsewhere is built again, a folder that can't be written to goes
+     * unused, each with a warning. The newest 512 programs are kept, some 10 to 500 KiB each; the
+     * folder may be emptied at any time. What is there runs on the device: let nobody else write.
+     */
+    const char *cache_dir;
 } kda_context_params;
 #define kda_context_params(...)                                                                    \
     (&(struct kda_context_params){.struct_size = sizeof(struct kda_context_params), __VA_ARGS__})

@@ -25,6 +25,9 @@ static kda_status check_context_params(const kda_context *ctx, const kda_context
                 "kda_context_params.context and .device must be NULL with KDA_CPU");
     KDA_REQUIRE(ctx, p->threads >= 0 && p->threads <= 1024,
                 "kda_context_params.threads must be in 0..1024 (is %d)", (int)p->threads);
+    size_t length = p->cache_dir ? strlen(p->cache_dir) : 1;
+    KDA_REQUIRE(ctx, length && length <= 4000,
+                "kda_context_params.cache_dir must have 1..4000 characters (has %zu)", length);
     return KDA_OK;
 }
 

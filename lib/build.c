@@ -138,6 +138,8 @@ kda_status kda_launch_create(kda_plan *plan)
     for (;;) {
         bool right = false;
         kda_status st = try_build(plan, &p, path, &right);
+        if (right)
+            kda_programs_keep(plan->ctx);
         if (st || right)
             return st;
         const struct kda_launch *l = plan->backend;

@@ -24,6 +24,14 @@ add_fact(struct kda_device *d, const char *source, const char *name, const char 
     d->fact[d->fact_count++].source = source;
 }
 
+const char *kda_device_fact(const struct kda_device *d, const char *name)
+{
+    for (size_t i = 0; i < d->fact_count; i++)
+        if (!strcmp(d->fact[i].name, name))
+            return d->fact[i].value;
+    return "";
+}
+
 /* A string of the device; "" if the driver refuses. */
 static char *query_string(const struct kda_device *d, cl_device_info what)
 {
@@ -196,7 +204,7 @@ static void apply_quirks(kda_context *ctx, struct kda_device *d)
     /* Mesa's llvmpipe (22.3.6 on Debian 12, 2026-11-29) leaves every loop of a work-item once all
      * its loops together have turned 65535 times (gallivm's LP_MAX_TGSI_LOOP_ITERATIONS), without a
      * word. Calls that could turn more often are refused. */
-    if (strstr(d->fact[0].value, "llvmpipe")) {
+    if (strstr(kda_device_fact(d, "name"), "llvmpipe")) {
         d->max_loop_turns = 65535;
         add_fact(d, "quirk", "max_loop_turns", "%d: longer loops end early without an error",
                  (int)d->max_loop_turns);

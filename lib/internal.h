@@ -230,6 +230,7 @@ struct kda_device {
     cl_int(CL_API_CALL *sub_group_info)(cl_kernel, cl_device_id, cl_uint, size_t, const void *,
                                         size_t, void *, size_t *);
     struct kda_programs *programs;
+    struct kda_cache *cache; /* NULL: none */
     size_t fact_count;
     struct {
         char name[32], value[224];
@@ -239,6 +240,9 @@ struct kda_device {
 
 /* Fills in the facts of ctx->device, whose context and id are set. */
 kda_status kda_device_probe(kda_context *ctx);
+
+/* The value of a fact; "" if there is none of that name. */
+const char *kda_device_fact(const struct kda_device *d, const char *name);
 
 /* device_matrix.c: whether matrix units build and give their known answer; says why not. */
 const char *kda_device_probe_matrix(kda_context *ctx, bool *works);
@@ -328,7 +332,7 @@ kda_status kda_workspace_choose(const kda_context *ctx, const kda_problem *p, st
 
 /* ---- OpenCL: program.c ------------------------------------------------------------------ */
 
-/* Programs already built for a context, by their options. */
+/* Programs that a context has already. */
 struct kda_programs *kda_programs_create(void); /* NULL: out of memory */
 void kda_programs_destroy(struct kda_programs *programs);
 
@@ -348,8 +352,25 @@ kda_status kda_program_kernel(kda_context *ctx, const kda_problem *p, const stru
 
 /* Builds a probe's source, with cl/matrix.cl or without. A failure is logged at DEBUG only: the
  * answer is that it fails. */
-kda_status kda_program_probe(kda_context *ctx, bool matrix, const char *source, const char *options,
-                             const char *kernel_name, cl_kernel *kernel);
+kda_status kda_program_probe(kda_context *ctx, bool matrix, const char *text, const char *options,
+                             const char *name, cl_kernel *kernel);
+
+/* Puts the programs that were built into the context's cache. They have run by then: many drivers
+ * compile for the device at a kernel's first launch only. */
+void kda_programs_keep(const kda_context *ctx);
+
+/* ---- OpenCL: cache.c -------------------------------------------------------------------- */
+
+/* A folder of built programs; nothing there is touched yet. NULL: out of memory. */
+struct kda_cache *kda_cache_open(const char *dir);
+
+/* The program that was stored under a key, built; NULL: none that can be used. */
+cl_program kda_cache_load(const kda_context *ctx, const char *key, const char *options);
+void kda_cache_store(const kda_context *ctx, const char *key, cl_program program);
+
+/* FNV-1a: a sum over some bytes, from the sum over those before, at first KDA_CACHE_HASH. */
+#define KDA_CACHE_HASH 0xcbf29ce484222325u
+uint64_t kda_cache_hash(uint64_t sum, const void *bytes, size_t n);
 
 /* ---- OpenCL: gemm.c --------------------------------------------------------------------- */
 

@@ -73,6 +73,8 @@ static kda_status open_device(kda_context *ctx, const kda_context_params *params
     if ((st = kda_cl_check(ctx, err, "clCreateCommandQueue")))
         return st;
     d->programs = kda_programs_create();
+    if (params->cache_dir && !(d->cache = kda_cache_open(params->cache_dir)))
+        return kda_no_memory(ctx, "a cache", 0);
     return d->programs ? kda_device_probe(ctx) : kda_no_memory(ctx, "programs", 0);
 }
 
@@ -82,6 +84,7 @@ static void context_destroy(kda_context *ctx)
     if (!d)
         return;
     kda_programs_destroy(d->programs);
+    free(d->cache);
     if (d->queue)
         clReleaseCommandQueue(d->queue);
     if (d->context)

@@ -1,5 +1,5 @@
 /* From a configuration to a kernel: the options, the embedded sources, the build log, and the
- * programs that a context has built already.
+ * programs that a context has already, built by it or read from its cache.
  *
  * SPDX-License-Identifier: MIT */
 #include <pthread.h>
@@ -10,10 +10,14 @@
 #include "internal.h"
 #include "programs.h"
 
+/* Sources of a program, one after the other; "" where there are fewer. */
+enum { SOURCES = 5 };
+typedef const char *sources[SOURCES];
+
 struct entry {
-    enum kda_stage stage;
-    char options[1024];
+    char key[2560];
     cl_program program;
+    bool keep; /* not in the cache yet */
     struct entry *next;
 };
 
@@ -82,13 +86,25 @@ static void log_build(const kda_context *ctx, kda_log_level level, cl_program pr
     free(text);
 }
 
+/* All that a built program depends on. */
+static void format_key(const struct kda_device *d, const sources source, const char *options,
+                       char *key, size_t n)
+{
+    uint64_t sum = KDA_CACHE_HASH;
+    for (size_t i = 0; i < SOURCES; i++)
+        sum = kda_cache_hash(sum, source[i], strlen(source[i]));
+    snprintf(key, n, "%s\n%s\n%s\n%s\n%s\n%016llx\n%s\n", kda_version(), kda_device_fact(d, "name"),
+             kda_device_fact(d, "vendor"), kda_device_fact(d, "version"),
+             kda_device_fact(d, "driver"), (unsigned long long)sum, options);
+}
+
 /* failure: level at which a program that does not build is reported. */
-static kda_status build(const kda_context *ctx, cl_uint count, const char **sources,
-                        const char *options, kda_log_level failure, cl_program *out)
+static kda_status build(const kda_context *ctx, const sources source, const char *options,
+                        kda_log_level failure, cl_program *out)
 {
     cl_int err;
     cl_program program =
-        clCreateProgramWithSource(ctx->device->context, count, sources, NULL, &err);
+        clCreateProgramWithSource(ctx->device->context, SOURCES, (const char **)source, NULL, &err);
     if (err)
         return kda_cl_check(ctx, err, "clCreateProgramWithSource");
     err = clBuildProgram(program, 1, &ctx->device->id, options, NULL, NULL);
@@ -103,31 +119,35 @@ static kda_status build(const kda_context *ctx, cl_uint count, const char **sour
     return err == CL_OUT_OF_HOST_MEMORY ? KDA_MEMORY : KDA_COMPILE;
 }
 
-/* The program of a stage with some options. Called with the lock held. */
-static kda_status find_or_build(const kda_context *ctx, enum kda_stage stage, const char *options,
-                                cl_program *program)
+/* Fills in an entry whose key is set. */
+static kda_status read_or_build(const kda_context *ctx, const sources source, const char *options,
+                                kda_log_level failure, struct entry *e)
 {
-    static const char *const stages[][2] = {{"", step_cl},
-                                            {"", chunk_cl},
-                                            {"", scan_cl},
-                                            {"", gemm_cl},
-                                            {matrix_cl, mma_prepare_cl},
-                                            {matrix_cl, mma_scan_cl}};
+    if (ctx->device->cache)
+        e->program = kda_cache_load(ctx, e->key, options);
+    if (e->program)
+        return KDA_OK;
+    e->keep = ctx->device->cache;
+    return build(ctx, source, options, failure, &e->program);
+}
+
+/* The program of some sources and options. Called with the lock held. */
+static kda_status find_or_build(const kda_context *ctx, const sources source, const char *options,
+                                kda_log_level failure, cl_program *program)
+{
     struct kda_programs *programs = ctx->device->programs;
-    for (struct entry *e = programs->first; e; e = e->next) {
-        if (e->stage == stage && !strcmp(e->options, options)) {
-            *program = e->program;
-            return KDA_OK;
-        }
-    }
     struct entry *e = calloc(1, sizeof *e);
     if (!e)
         return kda_no_memory(ctx, "a program", sizeof *e);
-    const char *sources[] = {args_h, common_cl, tile_cl, stages[stage][0], stages[stage][1]};
-    e->stage = stage;
-    snprintf(e->options, sizeof e->options, "%s", options);
-    kda_status st =
-        build(ctx, (cl_uint)KDA_COUNT_OF(sources), sources, options, KDA_LOG_ERROR, &e->program);
+    format_key(ctx->device, source, options, e->key, sizeof e->key);
+    for (const struct entry *old = programs->first; old; old = old->next) {
+        if (!strcmp(old->key, e->key)) {
+            free(e);
+            *program = old->program;
+            return KDA_OK;
+        }
+    }
+    kda_status st = read_or_build(ctx, source, options, failure, e);
     if (st) {
         free(e);
         return st;
@@ -138,35 +158,50 @@ static kda_status find_or_build(const kda_context *ctx, enum kda_stage stage, co
     return KDA_OK;
 }
 
+static kda_status make_kernel(kda_context *ctx, const sources source, const char *options,
+                              kda_log_level failure, const char *name, cl_kernel *kernel)
+{
+    struct kda_programs *programs = ctx->device->programs;
+    cl_program program = NULL;
+    cl_int err = CL_SUCCESS;
+    pthread_mutex_lock(&programs->lock);
+    kda_status st = find_or_build(ctx, source, options, failure, &program);
+    if (!st)
+        *kernel = clCreateKernel(program, name, &err);
+    pthread_mutex_unlock(&programs->lock);
+    return st ? st : kda_cl_check(ctx, err, "clCreateKernel");
+}
+
 kda_status kda_program_kernel(kda_context *ctx, const kda_problem *p, const struct kda_config *c,
                               enum kda_stage stage, const char *name, cl_kernel *kernel)
 {
-    struct kda_programs *programs = ctx->device->programs;
-    char options[sizeof programs->first->options];
+    static const char *const stages[][2] = {{"", step_cl},
+                                            {"", chunk_cl},
+                                            {"", scan_cl},
+                                            {"", gemm_cl},
+                                            {matrix_cl, mma_prepare_cl},
+                                            {matrix_cl, mma_scan_cl}};
+    char options[1024];
     format_options(p, c, options, sizeof options);
-    cl_program program = NULL;
-    pthread_mutex_lock(&programs->lock);
-    kda_status st = find_or_build(ctx, stage, options, &program);
-    if (!st) {
-        cl_int err;
-        *kernel = clCreateKernel(program, name, &err);
-        st = kda_cl_check(ctx, err, "clCreateKernel");
-    }
-    pthread_mutex_unlock(&programs->lock);
-    return st;
+    const sources source = {args_h, common_cl, tile_cl, stages[stage][0], stages[stage][1]};
+    return make_kernel(ctx, source, options, KDA_LOG_ERROR, name, kernel);
 }
 
-kda_status kda_program_probe(kda_context *ctx, bool matrix, const char *source, const char *options,
-                             const char *kernel_name, cl_kernel *kernel)
+kda_status kda_program_probe(kda_context *ctx, bool matrix, const char *text, const char *options,
+                             const char *name, cl_kernel *kernel)
 {
-    const char *sources[] = {args_h, common_cl, tile_cl, matrix ? matrix_cl : "", source};
-    cl_program program = NULL;
-    kda_status st =
-        build(ctx, (cl_uint)KDA_COUNT_OF(sources), sources, options, KDA_LOG_DEBUG, &program);
-    if (st)
-        return st;
-    cl_int err;
-    *kernel = clCreateKernel(program, kernel_name, &err);
-    clReleaseProgram(program); /* the kernel keeps it */
-    return err ? KDA_COMPILE : KDA_OK;
+    const sources source = {args_h, common_cl, tile_cl, matrix ? matrix_cl : "", text};
+    return make_kernel(ctx, source, options, KDA_LOG_DEBUG, name, kernel);
+}
+
+void kda_programs_keep(const kda_context *ctx)
+{
+    struct kda_programs *programs = ctx->device->programs;
+    pthread_mutex_lock(&programs->lock);
+    for (struct entry *e = programs->first; e; e = e->next) {
+        if (e->keep)
+            kda_cache_store(ctx, e->key, e->program);
+        e->keep = false;
+    }
+    pthread_mutex_unlock(&programs->lock);
 }

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static char *kdabench, *kdabench_wrong, *kdainfo, *kdainfo_wrong;
 
@@ -57,6 +58,14 @@ static cJSON *parse(const struct outcome *o)
 static void ck_says(const char *output, const char *what)
 {
     ck_assert_msg(strstr(output, what), "does not say \"%s\" but\n%.2000s", what, output);
+}
+
+static void set_env(const char *name, const char *value)
+{
+    if (value)
+        setenv(name, value, 1);
+    else
+        unsetenv(name);
 }
 
 /* check_outcome for long outputs, of which a message of Check's has no room for more. */
@@ -262,6 +271,44 @@ START_TEST(test_info_json)
 }
 END_TEST
 
+/* The folder of built programs, by each of its names; what is in it is counted. */
+START_TEST(test_info_cache)
+{
+    static const struct {
+        const char *own, *cache, *home, *dir;
+    } rows[] = {{"mine", "/x", "/x", "mine"},
+                {NULL, "c", "/x", "c/kda"},
+                {NULL, "", "h", "h/.cache/kda"},
+                {"", "c", "h", NULL},
+                {NULL, NULL, NULL, NULL}};
+    char *home = strdup(getenv("HOME"));
+    setenv("OCL_ICD_VENDORS", "/nonexistent", 1); /* drivers have caches of their own there */
+    ck_assert(!mkdir("c", 0700) && !mkdir("c/kda", 0700));
+    write_bytes("c/kda/kda-1", "12345", 5);
+    for (size_t i = 0; i < COUNT(rows); ++i) {
+        set_env("KDA_CACHE_DIR", rows[i].own);
+        set_env("XDG_CACHE_HOME", rows[i].cache);
+        set_env("HOME", rows[i].home);
+        struct outcome o = run(kdainfo, "--json", "--device", "cpu");
+        cJSON *report = parse(&o);
+        const cJSON *cache = cJSON_GetObjectItem(report, "cache");
+        ck_assert_int_eq(!cache, !rows[i].dir);
+        if (cache) {
+            ck_assert_str_eq(text(cache, "dir"), rows[i].dir);
+            ck_assert_double_eq(number(cache, "bytes"), i == 1 ? 5 : 0);
+            ck_assert_double_eq(number(cache, "programs"), i == 1);
+        }
+        cJSON_Delete(report);
+    }
+    unsetenv("OCL_ICD_VENDORS");
+    set_env("KDA_CACHE_DIR", "");
+    set_env("XDG_CACHE_HOME", NULL);
+    set_env("HOME", home);
+    free(home);
+    ck_assert(!remove("c/kda/kda-1") && !remove("c/kda") && !remove("c"));
+}
+END_TEST
+
 START_TEST(test_info_page)
 {
     struct outcome o = run(kdainfo, "--selftest", "--device", "cpu");
@@ -363,6 +410,7 @@ Suite *suite_programs(void)
     tcase_add_test(bench, test_absent_device);
     tcase_add_loop_test(bench, test_help, 0, 2);
     tcase_add_test(info, test_info_json);
+    tcase_add_test(info, test_info_cache);
     tcase_add_test(info, test_info_page);
     tcase_add_test(info, test_info_without_opencl);
     tcase_add_test(info, test_info_degrades);

@@ -49,6 +49,7 @@ static bool open_opencl(struct bench *b)
 bool bench_open(struct bench *b, const kda_context_params *params, bool verbose)
 {
     kda_context_params own = *params;
+    own.cache_dir = spec_cache_dir();
     *b = (struct bench){.verbose = verbose};
     own.log = keep_error;
     own.log_data = b;

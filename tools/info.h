@@ -3,10 +3,10 @@
  *
  *     {"kda": version,
  *      "note": why there is no platform, absent if there is one,
- *      "platforms": [{"index", "name", "vendor", "version", "devices": how many,
- *                     "note": why none}],
- *      "devices": [{"spec": for --device, "name", "platform": absent for the CPU backend,
- *                   "properties": {name: value, null where the driver does not say},
+ *      "cache": {"dir": folder of built programs, "programs": files there before this run,
+ * "bytes"}; absent if there is to be none, "platforms": [{"index", "name", "vendor", "version",
+ * "devices": how many, "note": why none}], "devices": [{"spec": for --device, "name", "platform":
+ * absent for the CPU backend, "properties": {name: value, null where the driver does not say},
  *                   "notes": [what the driver answered there],
  *                   "error": why the library can't use the device; nothing follows then,
  *                   "facts": [{"name", "value", "source"}],
@@ -32,7 +32,9 @@ void info_add_platforms(cJSON *report);
 /* Adds properties and notes of an OpenCL device, or of the processor if id is NULL. */
 void info_add_properties(cJSON *device, cl_device_id id);
 
-/* info_library.c: adds what the library makes of a device, from error to log. 0, EXIT_WRONG: a
+/* info_library.c: adds the state of the folder of built programs. */
+void info_add_cache(cJSON *report);
+/* Adds what the library makes of a device, from error to log. 0, EXIT_WRONG: a
  * self-test failed, or EXIT_NO_DEVICE: the library can't use the device. */
 int info_add_library(cJSON *device, const kda_context_params *params, bool selftest, bool verbose);
 

@@ -8,8 +8,10 @@
 #include "spec.h"
 #include "workload.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 /* The library's log: lines for the report, and the last error for what it explains. */
 struct listener {
@@ -79,6 +81,30 @@ static kda_status try_plan(kda_context *ctx, const kda_problem *problem, cJSON *
     }
     kda_plan_destroy(&plan);
     return status;
+}
+
+void info_add_cache(cJSON *report)
+{
+    const char *dir = spec_cache_dir();
+    char path[4400];
+    struct stat file;
+    double programs = 0, bytes = 0;
+    if (!dir)
+        return;
+    DIR *list = opendir(dir);
+    for (const struct dirent *e; list && (e = readdir(list));) {
+        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        if (stat(path, &file) || !S_ISREG(file.st_mode))
+            continue;
+        programs++;
+        bytes += (double)file.st_size;
+    }
+    if (list)
+        closedir(list);
+    cJSON *cache = cJSON_AddObjectToObject(report, "cache");
+    cJSON_AddStringToObject(cache, "dir", dir);
+    cJSON_AddNumberToObject(cache, "programs", programs);
+    cJSON_AddNumberToObject(cache, "bytes", bytes);
 }
 
 static void add_types(cJSON *device, kda_context *ctx, struct listener *log)
@@ -210,6 +236,7 @@ int info_add_library(cJSON *device, const kda_context_params *params, bool selft
 {
     struct listener log = {.lines = cJSON_CreateArray(), .verbose = verbose};
     kda_context_params own = *params;
+    own.cache_dir = spec_cache_dir();
     kda_context *ctx;
     int exit_code = EXIT_SUCCESS;
     own.log = listen;

@@ -241,10 +241,23 @@ static void print_platforms(const cJSON *report)
         fputs(drivers, stdout);
 }
 
+static void print_cache(const cJSON *cache)
+{
+    char size[32];
+    if (!cache) {
+        printf("built programs: not kept\n\n");
+        return;
+    }
+    print_bytes(size, sizeof size, number(cache, "bytes"));
+    printf("built programs: %s, %.0f files, %s\n\n", info_text(cache, "dir"),
+           number(cache, "programs"), size);
+}
+
 void info_print(const cJSON *report, bool verbose)
 {
     const cJSON *device;
-    printf("libkda %s\n\n", info_text(report, "kda"));
+    printf("libkda %s\n", info_text(report, "kda"));
+    print_cache(cJSON_GetObjectItem(report, "cache"));
     print_platforms(report);
     cJSON_ArrayForEach(device, cJSON_GetObjectItem(report, "devices"))
         print_device(device, verbose);

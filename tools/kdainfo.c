@@ -23,8 +23,9 @@ static const char usage[] =
     "  -j, --json         the same as one JSON document\n"
     "  -v, --verbose      extensions, and all that the library logs\n"
     "  -h, --help\n"
-    "\n"
-    "JSON: {kda, platforms: [{index, name, vendor, version, devices, note}], note, devices: "
+    "\n" SPEC_CACHE_HELP "\n"
+    "JSON: {kda, cache: {dir, programs, bytes}, platforms: [{index, name, vendor, version, "
+    "devices, note}], note, devices: "
     "[{spec,\n"
     "name, platform, properties: {..}, notes: [..], error, facts: [{name, value, source}],\n"
     "types: [{type, status, why}], engines: [{schedule, engine, status, why}], models: [{model,\n"
@@ -139,6 +140,7 @@ int main(int argc, char **argv)
     struct spec_device *list;
     size_t count = spec_devices(&list);
     cJSON_AddStringToObject(report, "kda", kda_version());
+    info_add_cache(report);
     info_add_platforms(report);
     cJSON_AddArrayToObject(report, "devices");
     for (size_t i = 0; i < count; ++i)

@@ -43,7 +43,7 @@ static const char help[] =
     "tokens, or one sequence's state), and largest error / largest expected value. The first two "
     "may\n"
     "reach the bound, the last %d times the bound.\n"
-    "\n"
+    "\n" SPEC_CACHE_HELP "\n"
     "Exit: 0 fine, 1 wrong result, 2 bad usage or input, 3 device absent or unable.\n"
     "\n"
     "  kdarun --check case.safetensors                       is this machine's answer right?\n"
@@ -223,7 +223,8 @@ static int open_job(struct run *r)
  * --verbose say it. */
 static int open_context(struct run *r)
 {
-    kda_context_params params = {.struct_size = sizeof(params), .log = log_line};
+    kda_context_params params = {
+        .struct_size = sizeof(params), .log = log_line, .cache_dir = spec_cache_dir()};
     int code = spec_resolve(r->options.device, &params);
     if (code)
         return code;

@@ -138,6 +138,20 @@ int spec_resolve(const char *spec, kda_context_params *params)
     return device ? 0 : EXIT_NO_DEVICE;
 }
 
+const char *spec_cache_dir(void)
+{
+    static char dir[4001];
+    const char *own = getenv("KDA_CACHE_DIR"), *cache = getenv("XDG_CACHE_HOME");
+    const char *home = getenv("HOME");
+    if (own)
+        snprintf(dir, sizeof dir, "%s", own);
+    else if (cache && *cache)
+        snprintf(dir, sizeof dir, "%s/kda", cache);
+    else if (home && *home)
+        snprintf(dir, sizeof dir, "%s/.cache/kda", home);
+    return *dir ? dir : NULL;
+}
+
 void spec_log(void *data, kda_log_level level, const char *line)
 {
     static const char *const names[] = {"", "error", "warning", "info", "debug"};

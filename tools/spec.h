@@ -1,5 +1,5 @@
-/* What the tools share about devices: the device a user names on the command line, and the
- * library's log on stderr.
+/* What the tools share about devices: the device a user names on the command line, the folder of
+ * built programs, and the library's log on stderr.
  *
  *     SPEC = auto     the first OpenCL GPU or accelerator that works, else the CPU backend
  *          | cpu      the CPU backend
@@ -34,6 +34,15 @@ size_t spec_devices(struct spec_device **list);
 /* Fills in backend and device. 0, or the exit code after saying on stderr what is wrong, with a
  * list of what there is. */
 int spec_resolve(const char *spec, kda_context_params *params);
+
+/* kda_context_params.cache_dir of the tools: $KDA_CACHE_DIR, NULL if that is empty; else
+ * $XDG_CACHE_HOME/kda or $HOME/.cache/kda. */
+const char *spec_cache_dir(void);
+
+/* For --help. */
+#define SPEC_CACHE_HELP                                                                            \
+    "Built OpenCL programs are kept in $KDA_CACHE_DIR (nowhere if it is empty; not set:\n"         \
+    "$XDG_CACHE_HOME/kda or ~/.cache/kda).\n"
 
 /* A kda_log_fn: "level: line" on stderr. */
 void spec_log(void *data, kda_log_level level, const char *line);
