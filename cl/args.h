@@ -1,5 +1,6 @@
 /* Scalar arguments of the kernels: one struct, passed by value, read by host and device alike.
- * 64-bit members come first, so that no compiler inserts padding.
+ * 64-bit members come first and 32-bit ones are even in number, so that no compiler inserts padding
+ * (Mesa leaves it out at the end).
  *
  * SPDX-License-Identifier: MIT */
 #ifndef KDA_ARGS_H
@@ -30,13 +31,16 @@ struct kda_layout {
 #define KDA_HAS_INITIAL_STATE (1 << 7)
 #define KDA_HAS_FINAL_STATE (1 << 8)
 #define KDA_HAS_CHECKPOINTS (1 << 9)
-#define KDA_HAS_WIDE_STATES (1 << 10) /* every state row is aligned for the vector accesses */
-#define KDA_HAS_WIDE_ROWS (1 << 11)   /* so is every row of q, k, v, g and out, for 16 bytes */
+#define KDA_HAS_ACCEPTED (1 << 10)
+#define KDA_HAS_FRESH (1 << 11)
+#define KDA_HAS_WIDE_STATES (1 << 12) /* every state row is aligned for the vector accesses */
+#define KDA_HAS_WIDE_ROWS (1 << 13)   /* so is every row of q, k, v, g and out, for 16 bytes */
 
 struct kda_call_args {
     struct kda_layout q, k, v, g, beta, out, initial_state, final_state, checkpoints;
-    kda_i64 a_log, dt_bias, cu_seqlens, state_index; /* offsets in elements */
-    kda_i64 tokens, sequences, slots;
+    /* Offsets in elements. */
+    kda_i64 a_log, dt_bias, cu_seqlens, state_index, write_index, accepted, fresh;
+    kda_i64 tokens, sequences, slots, index_columns;
     kda_i64 sequence_tokens; /* of each sequence, where there are no cu_seqlens */
     /* The workspace of the chunkwise schedule, in floats: see lib/workspace.c. */
     kda_i64 table, factors, factor_stride, carry_in, carry_out;

@@ -89,11 +89,11 @@ static inline float dot4(float sum, float4 x, float4 y)
 
 /* Chunks of a sequence that the chunkwise schedule handles; short ones belong to kda_step. */
 static inline int chunks_of(const struct kda_call_args *a, __global const int *cu_seqlens,
-                     __global const int *state_index, long n)
+                     __global const int *state_index, __global const int *accepted, long n)
 {
     const long begin = sequence_start(a, cu_seqlens, n);
     const long length = sequence_start(a, cu_seqlens, n + 1) - begin;
-    if (length <= a->step_limit || sequence_slot(a, state_index, n) < 0)
+    if (length <= a->step_limit || sequence_slot(a, state_index, accepted, n) < 0)
         return 0;
     return (int)((length + C - 1) / C);
 }
@@ -103,7 +103,8 @@ static inline int chunks_of(const struct kda_call_args *a, __global const int *c
  * scanned, then written. */
 __kernel __attribute__((reqd_work_group_size(KDA_PREPARE_WG, 1, 1))) void
 kda_table(const struct kda_call_args a, __global const int *cu_seqlens,
-          __global const int *state_index, __global float *workspace)
+          __global const int *state_index, __global const int *accepted,
+          __global float *workspace)
 {
     __local int sums[KDA_PREPARE_WG];
     __global int *table = (__global int *)(workspace + a.table);
@@ -112,7 +113,7 @@ kda_table(const struct kda_call_args a, __global const int *cu_seqlens,
     const long first = lid * run, last = min(first + run, (long)a.sequences);
     int sum = 0;
     for (long n = first; n < last; n++)
-        sum += chunks_of(&a, cu_seqlens, state_index, n);
+        sum += chunks_of(&a, cu_seqlens, state_index, accepted, n);
     sums[lid] = sum;
     barrier(CLK_LOCAL_MEM_FENCE); /* all sums are there */
     int at = 0;
@@ -120,7 +121,7 @@ kda_table(const struct kda_call_args a, __global const int *cu_seqlens,
         at += sums[i];
     for (long n = first; n < last; n++) {
         table[n] = at;
-        at += chunks_of(&a, cu_seqlens, state_index, n);
+        at += chunks_of(&a, cu_seqlens, state_index, accepted, n);
     }
     if (lid == KDA_PREPARE_WG - 1)
         table[a.sequences] = at;

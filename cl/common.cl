@@ -271,14 +271,39 @@ static inline long sequence_start(const struct kda_call_args *a, __global const 
     return clamp(load_index(cu_seqlens, a->cu_seqlens + n, is_i64), 0l, a->tokens);
 }
 
-/* The slot of sequence n's states, or -1 to skip it. */
+/* The slot of sequence n's initial state, or -1 to skip it. */
 static inline long sequence_slot(const struct kda_call_args *a, __global const int *state_index,
-                                 long n)
+                                 __global const int *accepted, long n)
 {
+    const int is_i64 = a->has & KDA_HAS_STATE_INDEX_I64;
     if (!(a->has & KDA_HAS_STATE_INDEX))
         return n;
-    long slot = load_index(state_index, a->state_index + n, a->has & KDA_HAS_STATE_INDEX_I64);
+    long column = 0;
+    if (a->has & KDA_HAS_ACCEPTED)
+        column = load_index(accepted, a->accepted + n, is_i64) - 1;
+    if (column < 0 || column >= a->index_columns)
+        return -1;
+    long slot = load_index(state_index, a->state_index + n * a->index_columns + column, is_i64);
     return slot < a->slots ? slot : -1;
+}
+
+/* The slot of the column-th of those states of sequence n that are stored; -1: it is not. */
+static inline long write_slot(const struct kda_call_args *a, __global const int *write_index,
+                              long n, long column)
+{
+    if (!(a->has & KDA_HAS_FINAL_STATE))
+        return -1;
+    if (!(a->has & KDA_HAS_STATE_INDEX))
+        return n;
+    long slot = load_index(write_index, a->write_index + n * a->index_columns + column,
+                           a->has & KDA_HAS_STATE_INDEX_I64);
+    return slot < a->slots ? slot : -1;
+}
+
+/* Whether sequence n starts from zero. */
+static inline int is_fresh(const struct kda_call_args *a, __global const uchar *fresh, long n)
+{
+    return !(a->has & KDA_HAS_INITIAL_STATE) || ((a->has & KDA_HAS_FRESH) && fresh[a->fresh + n]);
 }
 
 /* ---- What kda_prepare leaves for the other kernels ---- */

@@ -21,6 +21,7 @@
 
 /* One work-item a state element of chunk a.first_chunk + a.step, one row of groups a head. */
 __kernel void kda_enter(const struct kda_call_args a, __global const int *state_index,
+                        __global const int *accepted, __global const uchar *fresh,
                         __global const state_t *initial_state, __global float *workspace)
 {
     const int chunk = a.first_chunk + a.step;
@@ -28,14 +29,15 @@ __kernel void kda_enter(const struct kda_call_args a, __global const int *state_
     const int x = (int)get_global_id(0), head = (int)get_global_id(1);
     if (chunk >= chunk_start(&a, workspace, a.sequences) || x >= cells)
         return;
-    const long n = sequence_of(&a, workspace, chunk), slot = sequence_slot(&a, state_index, n);
+    const long n = sequence_of(&a, workspace, chunk);
+    const long slot = sequence_slot(&a, state_index, accepted, n);
     const int r = x / a.padded_v, c = x % a.padded_v;
     /* The out of the chunk before; of a piece's first chunk, the last one of the piece before. */
     const long before = a.step ? a.step - 1 : a.piece - 1;
     float value = 0.0f;
     if (chunk_start(&a, workspace, n) < chunk)
         value = workspace[a.states_out + (before * a.value_heads + head) * cells + x];
-    else if ((a.has & KDA_HAS_INITIAL_STATE) && slot >= 0 && r < KDA_K && c < a.value_dim)
+    else if (!is_fresh(&a, fresh, n) && slot >= 0 && r < KDA_K && c < a.value_dim)
         value = load_state(initial_state + a.initial_state.offset +
                                slot * a.initial_state.token_stride +
                                head * a.initial_state.head_stride,
@@ -49,7 +51,8 @@ __kernel void kda_enter(const struct kda_call_args a, __global const int *state_
 /* One work-item a cell, of C x V outputs or of K x V state, whichever is more; one row of groups a
  * chunk and head. */
 __kernel void kda_emit(const struct kda_call_args a, __global const int *cu_seqlens,
-                       __global const int *state_index, __global state_t *final_state,
+                       __global const int *state_index, __global const int *write_index,
+                       __global const int *accepted, __global state_t *final_state,
                        __global out_t *out, __global state_t *checkpoints,
                        __global float *workspace)
 {
@@ -59,8 +62,8 @@ __kernel void kda_emit(const struct kda_call_args a, __global const int *cu_seql
     const int x = (int)get_global_id(0), r = x / a.padded_v, c = x % a.padded_v;
     if (chunk >= chunk_start(&a, workspace, a.sequences) || c >= a.value_dim)
         return;
-    const long n = sequence_of(&a, workspace, chunk), slot = sequence_slot(&a, state_index, n);
-    if (slot < 0)
+    const long n = sequence_of(&a, workspace, chunk);
+    if (sequence_slot(&a, state_index, accepted, n) < 0)
         return;
     const long start = sequence_start(&a, cu_seqlens, n);
     const long length = sequence_start(&a, cu_seqlens, n + 1) - start;
@@ -74,9 +77,11 @@ __kernel void kda_emit(const struct kda_call_args a, __global const int *cu_seql
         return;
     const float value = workspace[a.states_out + place * PADDED_K * a.padded_v + x];
     const long done = first + C, at = STATE_AT(r, c, a.value_dim);
-    if ((a.has & KDA_HAS_FINAL_STATE) && chunk == chunk_start(&a, workspace, n + 1) - 1)
-        store_state(final_state + a.final_state.offset +
-                        slot * a.final_state.token_stride +
+    const long to = chunk == chunk_start(&a, workspace, n + 1) - 1
+                        ? write_slot(&a, write_index, n, 0)
+                        : -1;
+    if (to >= 0)
+        store_state(final_state + a.final_state.offset + to * a.final_state.token_stride +
                         head * a.final_state.head_stride,
                     at, value);
     if ((a.has & KDA_HAS_CHECKPOINTS) && done <= length && done % a.checkpoint_every == 0)

@@ -107,7 +107,9 @@ static __attribute__((always_inline)) inline void store_result(__global out_t *o
 
 __kernel __attribute__((reqd_work_group_size(SCAN_WG, 1, 1))) void
 kda_mma_scan(const struct kda_call_args a, __global const data_t *v, __global const int *cu_seqlens,
-             __global const int *state_index, __global const state_t *initial_state,
+             __global const int *state_index, __global const int *write_index,
+             __global const int *accepted, __global const uchar *fresh,
+             __global const state_t *initial_state,
              __global state_t *final_state, __global out_t *out, __global state_t *checkpoints,
              __global float *workspace)
 {
@@ -129,7 +131,7 @@ kda_mma_scan(const struct kda_call_args a, __global const data_t *v, __global co
     const int begin = lanes_uniform(chunk_start(&a, workspace, n));
     const int end = lanes_uniform(chunk_start(&a, workspace, n + 1));
     const int first = max(begin, a.first_chunk);
-    const long slot = sequence_slot(&a, state_index, n);
+    const long slot = sequence_slot(&a, state_index, accepted, n);
     const int last = /* first: none */
         slot < 0 ? first : max(first, min(end, a.first_chunk + a.chunk_count));
     const long start = sequence_start(&a, cu_seqlens, n);
@@ -144,8 +146,6 @@ kda_mma_scan(const struct kda_call_args a, __global const data_t *v, __global co
         a.out.offset + head * a.out.head_stride + (start + chunk_row0) * a.out.token_stride + col;
     initial_state += a.initial_state.offset + slot * a.initial_state.token_stride +
                      head * a.initial_state.head_stride;
-    final_state +=
-        a.final_state.offset + slot * a.final_state.token_stride + head * a.final_state.head_stride;
     checkpoints += a.checkpoints.offset + head * a.checkpoints.head_stride;
     const int wide = a.has & KDA_HAS_WIDE_ROWS;
     const long block_bytes = a.factor_stride * 4 * a.value_heads;
@@ -165,7 +165,7 @@ kda_mma_scan(const struct kda_call_args a, __global const data_t *v, __global co
     if (first > begin) {
         FOR_CELLS(i, r, c)
         s[i] = workspace[a.carry_in + carried + (long)r * KDA_V + c];
-    } else if (first < last && (a.has & KDA_HAS_INITIAL_STATE)) {
+    } else if (first < last && !is_fresh(&a, fresh, n)) {
         FOR_CELLS(i, r, c)
         s[i] = load_state(initial_state, STATE_AT(r, c, KDA_V));
     } else {
@@ -285,9 +285,14 @@ kda_mma_scan(const struct kda_call_args a, __global const data_t *v, __global co
         FOR_CELLS(i, r, c)
         store_state(to, STATE_AT(r, c, KDA_V), s[i]);
     }
-    if (first < last && last == end && (a.has & KDA_HAS_FINAL_STATE))
+    const long final = first < last && last == end ? write_slot(&a, write_index, n, 0) : -1;
+    if (final >= 0) {
+        __global state_t *to = final_state + a.final_state.offset +
+                               final * a.final_state.token_stride +
+                               head * a.final_state.head_stride;
         FOR_CELLS(i, r, c)
-    store_state(final_state, STATE_AT(r, c, KDA_V), s[i]);
+        store_state(to, STATE_AT(r, c, KDA_V), s[i]);
+    }
     if (first < last && last < end)
         FOR_CELLS(i, r, c)
     workspace[a.carry_out + carried + (long)r * KDA_V + c] = s[i];

@@ -58,7 +58,9 @@ static inline float4 load4(__global const float *p)
 
 __kernel __attribute__((reqd_work_group_size(SCAN_WG, 1, 1))) void
 kda_scan(const struct kda_call_args a, __global const int *cu_seqlens,
-         __global const int *state_index, __global const state_t *initial_state,
+         __global const int *state_index, __global const int *write_index,
+         __global const int *accepted, __global const uchar *fresh,
+         __global const state_t *initial_state,
          __global state_t *final_state, __global out_t *out, __global state_t *checkpoints,
          __global float *workspace)
 {
@@ -75,7 +77,8 @@ kda_scan(const struct kda_call_args a, __global const int *cu_seqlens,
     /* This sequence's chunks within the piece. */
     const int begin = chunk_start(&a, workspace, n), end = chunk_start(&a, workspace, n + 1);
     const int first = max(begin, a.first_chunk);
-    const long slot = sequence_slot(&a, state_index, n);
+    const long slot = sequence_slot(&a, state_index, accepted, n);
+    const int restart = is_fresh(&a, fresh, n);
     const int last = /* first: none */
         slot < 0 ? first : max(first, min(end, a.first_chunk + a.chunk_count));
     const long start = sequence_start(&a, cu_seqlens, n);
@@ -84,8 +87,6 @@ kda_scan(const struct kda_call_args a, __global const int *cu_seqlens,
     out += a.out.offset + head * a.out.head_stride;
     initial_state += a.initial_state.offset + slot * a.initial_state.token_stride +
                      head * a.initial_state.head_stride;
-    final_state += a.final_state.offset + slot * a.final_state.token_stride +
-                   head * a.final_state.head_stride;
     checkpoints += a.checkpoints.offset + head * a.checkpoints.head_stride;
 
     __local float *const cells = (__local float *)state;
@@ -96,7 +97,7 @@ kda_scan(const struct kda_call_args a, __global const int *cu_seqlens,
         if (r < KDA_K && col0 + c < value_dim) {
             if (first > begin)
                 value = workspace[a.carry_in + carried + (long)r * padded_v + c];
-            else if (a.has & KDA_HAS_INITIAL_STATE)
+            else if (!restart)
                 value = load_state(initial_state, STATE_AT(r, col0 + c, value_dim));
         }
         cells[x] = value;
@@ -202,8 +203,10 @@ PRAGMA(unroll 4)
     const long done = (long)(last - begin) * C; /* tokens behind us, if the last chunk was full */
     if (first < last && is_checkpoint(&a, done, length))
         STORE_STATE(checkpoints + CHECKPOINT(done) * a.checkpoints.token_stride);
-    if (first < last && last == end && (a.has & KDA_HAS_FINAL_STATE))
-        STORE_STATE(final_state);
+    const long to = first < last && last == end ? write_slot(&a, write_index, n, 0) : -1;
+    if (to >= 0)
+        STORE_STATE(final_state + a.final_state.offset + to * a.final_state.token_stride +
+                    head * a.final_state.head_stride);
     if (first < last && last < end)
         for (int x = lid; x < PADDED_K * KDA_SCAN_V; x += SCAN_WG)
             if (col0 + x % KDA_SCAN_V < padded_v)

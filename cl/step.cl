@@ -141,14 +141,16 @@ static inline void store_tile(__global state_t *out, float s[KDA_ROWS][KDA_VEC],
             store_state(out, STATE_AT(row + i, col + j, value_dim), s[i][j]);
 }
 
-/* An empty sequence's state goes through bit for bit, whatever it holds. */
-static inline void copy_tile(__global state_t *out, __global const state_t *in, int row, int col,
-                      int value_dim)
+/* An empty sequence's state goes through bit for bit, whatever it holds; zero: it is none. */
+static inline void copy_tile(__global state_t *out, __global const state_t *in, int zero, int row,
+                             int col, int value_dim)
 {
     FOR_INSIDE(i, KDA_ROWS, KDA_K - row)
         FOR_INSIDE(j, KDA_VEC, value_dim - col)
-            out[STATE_AT(row + i, col + j, value_dim)] =
-                in[STATE_AT(row + i, col + j, value_dim)];
+        {
+            const long at = STATE_AT(row + i, col + j, value_dim);
+            out[at] = zero ? 0 : in[at];
+        }
 }
 
 /* Sums x over the row groups that share a sub-group; every lane gets the sum. */
@@ -182,8 +184,9 @@ kda_step(const struct kda_call_args a, __global const data_t *q, __global const 
          __global const data_t *v, __global const gate_t *g, __global const beta_t *beta,
          __global const float *a_log, __global const float *dt_bias,
          __global const int *cu_seqlens, __global const int *state_index,
-         __global const state_t *initial_state, __global state_t *final_state, __global out_t *out,
-         __global state_t *checkpoints)
+         __global const int *write_index, __global const int *accepted,
+         __global const uchar *fresh, __global const state_t *initial_state,
+         __global state_t *final_state, __global out_t *out, __global state_t *checkpoints)
 {
     /* Of a token: raw q and k, and the decay, zero-padded to PAD_K. */
     __local float row_q[2][PAD_K], row_k[2][PAD_K], row_d[2][PAD_K];
@@ -200,25 +203,27 @@ kda_step(const struct kda_call_args a, __global const data_t *q, __global const 
 
     const long begin = sequence_start(&a, cu_seqlens, n);
     const long end = max(sequence_start(&a, cu_seqlens, n + 1), begin);
-    const long slot = sequence_slot(&a, state_index, n);
+    const long slot = sequence_slot(&a, state_index, accepted, n);
 
     out += a.out.offset + head * a.out.head_stride;
     initial_state += a.initial_state.offset + slot * a.initial_state.token_stride +
                      head * a.initial_state.head_stride;
-    final_state += a.final_state.offset + slot * a.final_state.token_stride +
-                   head * a.final_state.head_stride;
+    final_state += a.final_state.offset + head * a.final_state.head_stride;
 
-    const int restart = !(a.has & KDA_HAS_INITIAL_STATE), copied = begin == end && !restart;
+    const int restart = is_fresh(&a, fresh, n);
     if (slot < 0) { /* a skipped sequence */
         for (long t = begin + group; t < end; t += KDA_GROUPS)
             FOR_INSIDE(j, KDA_VEC, value_dim - col)
                 store_out(out, t * a.out.token_stride + col + j, 0.0f);
-    } else if (copied && (a.has & KDA_HAS_FINAL_STATE)) {
-        copy_tile(final_state, initial_state, row, col, value_dim);
+    } else if (begin == end) {
+        const long to = write_slot(&a, write_index, n, 0);
+        if (to >= 0)
+            copy_tile(final_state + to * a.final_state.token_stride, initial_state, restart, row,
+                      col, value_dim);
     }
     /* Nothing left to do, or the chunkwise schedule's to do: out of here, or, on a CPU, on with no
      * tokens to walk (see "Barriers"). */
-    const int idle = slot < 0 || copied || end - begin > a.step_limit;
+    const int idle = slot < 0 || begin == end || end - begin > a.step_limit;
 #if KDA_COMPACT
     const int works = !idle;
 #else
@@ -227,6 +232,7 @@ kda_step(const struct kda_call_args a, __global const data_t *q, __global const 
     const int works = 1;
 #endif
     const long stop = works ? end : begin;
+    const long first_stored = max(begin, end - a.index_columns);
 
     float s[KDA_ROWS][KDA_VEC];
     if (restart | !works) {
@@ -261,6 +267,7 @@ UNROLL
 
     /* The token to come: raw values on their way from memory. */
     float next_q[STAGED], next_k[STAGED], next_g[STAGED], next_v[KDA_VEC], next_beta = 1.0f;
+    long next_slot = -1; /* of the state after it */
 
 #define FETCH(t)                                                                                   \
     do {                                                                                           \
@@ -280,6 +287,8 @@ UNROLL
             col + j < value_dim ? load_data(v, (t)*a.v.token_stride + col + j) : 0.0f;             \
         if (a.has & KDA_HAS_BETA)                                                                  \
             next_beta = load_beta(beta, (t)*a.beta.token_stride);                                  \
+        if ((t) >= first_stored)                                                                   \
+            next_slot = write_slot(&a, write_index, n, (t)-first_stored);                          \
     } while (0)
 
 #define PUT(buffer)                                                                                \
@@ -306,6 +315,7 @@ UNROLL
 
     int buffer = 0, until_checkpoint = a.checkpoint_every;
     for (long t = begin; t < stop; t++, buffer ^= 1) {
+        const long this_slot = next_slot;
         float this_v[KDA_VEC], this_beta = activate_beta(next_beta);
 UNROLL
         for (int j = 0; j < KDA_VEC; j++)
@@ -388,7 +398,8 @@ UNROLL
                        s, wide, row, col, value_dim);
             until_checkpoint = a.checkpoint_every;
         }
+        if (this_slot >= 0)
+            store_tile(final_state + this_slot * a.final_state.token_stride, s, wide, row, col,
+                       value_dim);
     }
-    if (works && (a.has & KDA_HAS_FINAL_STATE))
-        store_tile(final_state, s, wide, row, col, value_dim);
 }

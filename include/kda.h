@@ -24,8 +24,10 @@
  *     dt_bias                     [HV, K], per head [HV]            f32
  *     cu_seqlens                  [N+1]                             i32 or i64
  *     initial_state, final_state  [N, HV, K, V] or [N, HV, V, K]    state_dtype
- *     state_index                 [N]                               i32 or i64
  *     checkpoints                 [T/n, HV, K, V] or [.., V, K]     state_dtype
+ *     state_index, write_index    [N] or [N, index_columns]         i32 or i64
+ *     accepted                    [N]                               as state_index
+ *     fresh                       [N]                               bytes
  *
  * T counts the tokens of all N sequences, packed one after another; H = heads, HV = value_heads,
  * K = key_dim, V = value_dim. Arithmetic is f32 whatever the storage types.
@@ -294,7 +296,7 @@ KDA_API size_t kda_plan_describe(const kda_plan *plan, char *text, size_t n);
  * state is its slot, of checkpoints their number. Strides are not negative; those of an output let
  * no two elements coincide, and no element of an output may belong to another tensor (final_state:
  * see there), which is not checked.
- * Ignored by a_log, dt_bias, cu_seqlens and state_index, which are packed. Both mem and host NULL:
+ * Ignored by a_log, dt_bias and the tensors of integers, which are packed. Both mem and host NULL:
  * absent. */
 typedef struct kda_input {
     cl_mem mem;
@@ -331,13 +333,14 @@ typedef struct kda_args {
                               * same strides; an empty sequence's state is copied bit for bit */
     kda_output out;
 
-    /* Makes initial_state and final_state pools of `slots` states: sequence n reads and writes
-     * slot state_index[n]. A negative index skips the sequence: its states are neither read nor
-     * written, its rows of out are zero. Slot 0 is a slot like any other. Two sequences of one
-     * call must not write the same slot. */
+    /* Makes initial_state and final_state pools of `slots` states: sequence n reads slot
+     * state_index[n], and writes it unless there is a write_index. A negative index skips the
+     * sequence: its states are neither read nor written, its rows of out are zero. Slot 0 is a
+     * slot like any other. No slot may be written twice in one call or, if both pools are the same
+     * memory, written by one sequence and read by another. */
     kda_input state_index;
-    kda_index_type state_index_type;
-    int64_t slots; /* with state_index only: states in each pool, 1..2^31-1 */
+    kda_index_type state_index_type; /* of write_index and accepted too */
+    int64_t slots;                   /* with state_index only: states in each pool, 1..2^31-1 */
 
     /* The state after every n = checkpoint_every tokens of a sequence, counted from its own start.
      * The j-th of the sequence that starts at token s is number s / n + j - 1 (rounding down), so
@@ -352,6 +355,36 @@ typedef struct kda_args {
         cl_mem mem;
         size_t offset, size;
     } workspace;
+
+    /* No sequence of the call is longer; 0 = unknown. Lengths in device memory are unknown to the
+     * host: with this it launches only what so short sequences need. */
+    int64_t max_length;
+
+    /* Where states go, with state_index only: sequence n writes slot write_index[n] instead of the
+     * one it reads, or nothing if negative. */
+    kda_input write_index;
+
+    /* Sequences whose initial state is zero whatever the memory holds, NaN included: those with a
+     * byte other than 0. */
+    kda_input fresh;
+
+    /* Speculation and rollback. C columns, 1..16 (0 = 1), make rows of C slots of state_index and
+     * write_index. A row of write_index (of state_index, if that is absent) takes the last C states
+     * of the sequence, in order: of a sequence of L tokens, column c takes the state after token
+     * max(L - C, 0) + c, counted from 0, and columns past L nothing; so while L <= C every token
+     * has its slot. Negative: not stored. An empty sequence's state goes to column 0.
+     *
+     * Sequence n resumes from column accepted[n] - 1 of its row of state_index; accepted absent:
+     * from column 0. So the table that took the states of a call of drafts is, with the number of
+     * tokens that were accepted, what the next call resumes from, and rolling a whole call back is
+     * to resume from the slot that it read. accepted[n] <= 0 skips the sequence as a negative index
+     * does; more than C is an error, in device memory a skip. To verify and keep nothing, leave
+     * final_state out.
+     *
+     * With more than one column every sequence goes token by token, which a plan of
+     * KDA_SCHEDULE_CHUNKWISE refuses. */
+    kda_input accepted;
+    int32_t index_columns;
 } kda_args;
 #define kda_args(...) (&(struct kda_args){.struct_size = sizeof(struct kda_args), __VA_ARGS__})
 
@@ -362,16 +395,17 @@ typedef struct kda_args {
  *
  * Contents of device memory can't be checked here. Offsets in cu_seqlens that break their rule are
  * clamped to 0..T and to their predecessor, rows of out outside every sequence are not touched,
- * and an index of slots or more is a skip: a wrong value never reads or writes outside the
- * caller's tensors. A log gate above 0 multiplies the state by exp(g), as the formula says. */
+ * an index of slots or more counts as negative, and of a sequence longer than max_length the
+ * results are unspecified: a wrong value never reads or writes outside the caller's tensors. A log
+ * gate above 0 multiplies the state by exp(g), as the formula says. */
 KDA_API kda_status kda_enqueue(kda_plan *plan, cl_command_queue queue, const kda_args *args,
                                cl_uint num_wait, const cl_event *wait, cl_event *event);
 
 /* Runs on tensors in host memory, on any backend, and returns when the outputs are written. An
  * OpenCL plan allocates device memory and copies. Only tensor elements are written: gaps between
  * strided rows keep their contents. What kda_enqueue can't see is checked: cu_seqlens must obey
- * its rule, state_index must be below slots and free of duplicates, and with KDA_GATE_LOG every g
- * must be <= 0 (NaN is not): else INVALID. Nothing is written then. */
+ * its rule and max_length, indices their rules, accepted must be at most index_columns, and with
+ * KDA_GATE_LOG every g must be <= 0 (NaN is not): else INVALID. Nothing is written then. */
 KDA_API kda_status kda_execute(kda_plan *plan, const kda_args *args);
 
 /* ---- Misc ------------------------------------------------------------------------------- */

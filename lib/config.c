@@ -226,11 +226,11 @@ static kda_status choose_chunkwise(const kda_context *ctx, const kda_problem *p,
     return kda_workspace_choose(ctx, p, c);
 }
 
-int64_t kda_config_loop_turns(const struct kda_config *c, int64_t tokens)
+int64_t kda_config_loop_turns(const struct kda_config *c, int64_t step_limit, int64_t tokens)
 {
-    int64_t steps = tokens < c->step_limit ? tokens : c->step_limit;
+    int64_t steps = tokens < step_limit ? tokens : step_limit;
     int64_t turns = steps * (3 * c->rows + 32);
-    if (!c->chunk)
+    if (tokens <= step_limit)
         return turns;
     int64_t scan = (tokens / c->chunk + 1) * (c->padded_k / 2 + 2 * c->chunk + c->padded_k / 4);
     return turns > scan ? turns : scan;

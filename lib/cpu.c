@@ -198,17 +198,18 @@ static void transpose(float *out, const float *in, int32_t rows, int32_t columns
             out[(size_t)j * (size_t)rows + (size_t)i] = in[(size_t)i * (size_t)columns + (size_t)j];
 }
 
-static void load_state(const struct call *c, int64_t slot, int32_t head, const struct scratch *s)
+static void load_state(const struct call *c, const struct kda_sequence *seq, int32_t head,
+                       const struct scratch *s)
 {
     const kda_problem *p = &c->plan->problem;
     const struct kda_tensor *in = &c->run->tensor[KDA_TENSOR_INITIAL_STATE];
     int64_t n = (int64_t)p->key_dim * p->value_dim;
-    if (!kda_present(in)) {
+    if (seq->fresh) {
         memset(s->state, 0, (size_t)n * sizeof *s->state);
     } else if (p->state_layout == KDA_STATE_KV) {
-        kda_load(s->state, p->state_dtype, kda_row(in, slot, head), n);
+        kda_load(s->state, p->state_dtype, kda_row(in, seq->slot, head), n);
     } else {
-        kda_load(s->transposed, p->state_dtype, kda_row(in, slot, head), n);
+        kda_load(s->transposed, p->state_dtype, kda_row(in, seq->slot, head), n);
         transpose(s->state, s->transposed, p->value_dim, p->key_dim);
     }
 }
@@ -227,18 +228,36 @@ static void store_state(const struct call *c, enum kda_tensor_id id, int64_t slo
 }
 
 /* A sequence without tokens: its state goes through untouched, bit for bit. */
-static void copy_state(const struct call *c, int64_t slot, int32_t head)
+static void copy_state(const struct call *c, const struct kda_sequence *seq, int64_t to,
+                       int32_t head)
 {
     const kda_problem *p = &c->plan->problem;
     const struct kda_tensor *in = &c->run->tensor[KDA_TENSOR_INITIAL_STATE],
                             *out = &c->run->tensor[KDA_TENSOR_FINAL_STATE];
     size_t bytes = (size_t)p->key_dim * (size_t)p->value_dim * out->element;
-    if (!kda_present(out))
+    if (!kda_present(out) || to < 0)
         return;
-    if (kda_present(in))
-        memmove(kda_row(out, slot, head), kda_row(in, slot, head), bytes);
+    if (seq->fresh)
+        memset(kda_row(out, to, head), 0, bytes);
     else
-        memset(kda_row(out, slot, head), 0, bytes);
+        memmove(kda_row(out, to, head), kda_row(in, seq->slot, head), bytes);
+}
+
+/* The state after `done` tokens, to where the call wants it. */
+static void store_states(const struct call *c, int64_t n, const struct kda_sequence *seq,
+                         int64_t done, int32_t head, const struct scratch *s)
+{
+    const kda_problem *p = &c->plan->problem;
+    const int64_t stored = kda_run_stored(c->run, seq->length),
+                  column = done - 1 - (seq->length - stored);
+    if (kda_present(&c->run->tensor[KDA_TENSOR_CHECKPOINTS]) && done % p->checkpoint_every == 0)
+        store_state(c, KDA_TENSOR_CHECKPOINTS,
+                    seq->begin / p->checkpoint_every + done / p->checkpoint_every - 1, head, s);
+    if (!kda_present(&c->run->tensor[KDA_TENSOR_FINAL_STATE]) || column < 0)
+        return;
+    const int64_t slot = kda_run_write_slot(c->run, n, column);
+    if (slot >= 0)
+        store_state(c, KDA_TENSOR_FINAL_STATE, slot, head, s);
 }
 
 /* A sequence whose slot is negative. */
@@ -262,32 +281,29 @@ static void run_item(void *arg, int64_t item, int32_t lane)
 {
     const struct call *c = arg;
     const kda_problem *p = &c->plan->problem;
-    struct kda_sequence seq = kda_run_sequence(c->run, item / p->value_heads);
-    int32_t head = (int32_t)(item % p->value_heads);
+    const int64_t n = item / p->value_heads;
+    const int32_t head = (int32_t)(item % p->value_heads);
+    const struct kda_sequence seq = kda_run_sequence(c->run, n);
     if (seq.slot < 0) {
         skip(c, &seq, head);
         return;
     }
     if (!seq.length) {
-        copy_state(c, seq.slot, head);
+        copy_state(c, &seq, kda_run_write_slot(c->run, n, 0), head);
         return;
     }
     struct scratch s = scratch_of(c, lane);
-    bool checkpoints = kda_present(&c->run->tensor[KDA_TENSOR_CHECKPOINTS]);
-    load_state(c, seq.slot, head, &s);
-    const int32_t most = seq.length > step_limit(p) ? p->chunk : 1; /* tokens at a time */
+    load_state(c, &seq, head, &s);
+    const bool chunks = seq.length > step_limit(p) && c->run->columns == 1;
+    const int32_t most = chunks ? p->chunk : 1; /* tokens at a time */
     for (int64_t t = 0, done; t < seq.length; t = done) {
         done = t + most < seq.length ? t + most : seq.length;
-        if (most > 1)
+        if (chunks)
             kda_cpu_chunk(p, c->run, seq.begin + t, (int32_t)(done - t), head, s.state, s.chunk);
         else
             step(c, seq.begin + t, head, &s);
-        if (checkpoints && done % p->checkpoint_every == 0)
-            store_state(c, KDA_TENSOR_CHECKPOINTS,
-                        seq.begin / p->checkpoint_every + done / p->checkpoint_every - 1, head, &s);
+        store_states(c, n, &seq, done, head, &s);
     }
-    if (kda_present(&c->run->tensor[KDA_TENSOR_FINAL_STATE]))
-        store_state(c, KDA_TENSOR_FINAL_STATE, seq.slot, head, &s);
 }
 
 static kda_status execute(kda_plan *plan, const struct kda_run *run)

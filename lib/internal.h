@@ -86,6 +86,9 @@ enum kda_tensor_id {
     KDA_TENSOR_DT_BIAS,
     KDA_TENSOR_CU_SEQLENS,
     KDA_TENSOR_STATE_INDEX,
+    KDA_TENSOR_WRITE_INDEX, /* the tensor state_index, if the caller gave no other */
+    KDA_TENSOR_ACCEPTED,
+    KDA_TENSOR_FRESH,
     KDA_TENSOR_INITIAL_STATE,
     KDA_TENSOR_FINAL_STATE,
     KDA_TENSOR_OUT,
@@ -126,6 +129,8 @@ bool kda_tensor_packed(const struct kda_tensor *t);
 
 struct kda_run {
     int64_t tokens, sequences, slots;
+    int64_t max_length; /* no sequence is longer */
+    int64_t columns;    /* of state_index and write_index; more than one: token by token */
     bool cu_seqlens_i64, state_index_i64;
     struct kda_tensor tensor[KDA_TENSORS];
     struct {
@@ -144,12 +149,21 @@ kda_status kda_struct_copy(const kda_context *ctx, const char *name, void *out, 
 kda_status kda_run_resolve(const kda_plan *plan, const kda_args *args, bool host,
                            struct kda_run *run);
 
-/* The part of a call that belongs to sequence n, read from host tensors. */
+/* sequences.c: the part of a call that belongs to sequence n, read from host tensors. */
 struct kda_sequence {
     int64_t begin, length;
-    int64_t slot; /* of its states; negative: skip it */
+    int64_t slot; /* of its initial state; negative: skip it */
+    bool fresh;   /* starts from zero */
 };
 struct kda_sequence kda_run_sequence(const struct kda_run *run, int64_t n);
+
+/* The last kda_run_stored() states of a sequence of so many tokens are stored, the oldest of them
+ * to the slot of column 0, unless that is negative. */
+int64_t kda_run_stored(const struct kda_run *run, int64_t length);
+int64_t kda_run_write_slot(const struct kda_run *run, int64_t n, int64_t column);
+
+/* What can be checked in host tensors only; max_length becomes exact. */
+kda_status kda_run_check_sequences(const kda_context *ctx, struct kda_run *run);
 
 static inline size_t kda_dtype_size(kda_dtype t)
 {
@@ -296,7 +310,7 @@ bool kda_config_shrink(const kda_problem *p, struct kda_config *c, enum kda_kern
 /* At least the iterations of all loops that one work-item makes for a sequence of so many tokens:
  * of kda_step, two loops over rows a token and some short ones (331 a token at 128 rows were seen),
  * of kda_scan, those over channels and tokens of each chunk. */
-int64_t kda_config_loop_turns(const struct kda_config *c, int64_t tokens);
+int64_t kda_config_loop_turns(const struct kda_config *c, int64_t step_limit, int64_t tokens);
 
 /* Work-items of a kernel's work-group. */
 size_t kda_config_items(const struct kda_config *c, enum kda_kernel_id id);

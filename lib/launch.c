@@ -11,22 +11,28 @@ enum { WORKSPACE = KDA_TENSORS, END };
 static const signed char buffers[KDA_KERNELS][KDA_TENSORS + 2] = {
     [KDA_KERNEL_STEP] = {KDA_TENSOR_Q, KDA_TENSOR_K, KDA_TENSOR_V, KDA_TENSOR_G, KDA_TENSOR_BETA,
                          KDA_TENSOR_A_LOG, KDA_TENSOR_DT_BIAS, KDA_TENSOR_CU_SEQLENS,
-                         KDA_TENSOR_STATE_INDEX, KDA_TENSOR_INITIAL_STATE, KDA_TENSOR_FINAL_STATE,
+                         KDA_TENSOR_STATE_INDEX, KDA_TENSOR_WRITE_INDEX, KDA_TENSOR_ACCEPTED,
+                         KDA_TENSOR_FRESH, KDA_TENSOR_INITIAL_STATE, KDA_TENSOR_FINAL_STATE,
                          KDA_TENSOR_OUT, KDA_TENSOR_CHECKPOINTS, END},
-    [KDA_KERNEL_TABLE] = {KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX, WORKSPACE, END},
+    [KDA_KERNEL_TABLE] = {KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX, KDA_TENSOR_ACCEPTED,
+                          WORKSPACE, END},
     [KDA_KERNEL_PREPARE] = {KDA_TENSOR_Q, KDA_TENSOR_K, KDA_TENSOR_V, KDA_TENSOR_G, KDA_TENSOR_BETA,
                             KDA_TENSOR_A_LOG, KDA_TENSOR_DT_BIAS, KDA_TENSOR_CU_SEQLENS, WORKSPACE,
                             END},
-    [KDA_KERNEL_SCAN] = {KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX, KDA_TENSOR_INITIAL_STATE,
+    [KDA_KERNEL_SCAN] = {KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX, KDA_TENSOR_WRITE_INDEX,
+                         KDA_TENSOR_ACCEPTED, KDA_TENSOR_FRESH, KDA_TENSOR_INITIAL_STATE,
                          KDA_TENSOR_FINAL_STATE, KDA_TENSOR_OUT, KDA_TENSOR_CHECKPOINTS, WORKSPACE,
                          END},
-    [KDA_KERNEL_ENTER] = {KDA_TENSOR_STATE_INDEX, KDA_TENSOR_INITIAL_STATE, WORKSPACE, END},
-    [KDA_KERNEL_EMIT] = {KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX, KDA_TENSOR_FINAL_STATE,
-                         KDA_TENSOR_OUT, KDA_TENSOR_CHECKPOINTS, WORKSPACE, END},
+    [KDA_KERNEL_ENTER] = {KDA_TENSOR_STATE_INDEX, KDA_TENSOR_ACCEPTED, KDA_TENSOR_FRESH,
+                          KDA_TENSOR_INITIAL_STATE, WORKSPACE, END},
+    [KDA_KERNEL_EMIT] = {KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX, KDA_TENSOR_WRITE_INDEX,
+                         KDA_TENSOR_ACCEPTED, KDA_TENSOR_FINAL_STATE, KDA_TENSOR_OUT,
+                         KDA_TENSOR_CHECKPOINTS, WORKSPACE, END},
     [KDA_KERNEL_MMA_PREPARE] = {KDA_TENSOR_Q, KDA_TENSOR_K, KDA_TENSOR_G, KDA_TENSOR_BETA,
                                 KDA_TENSOR_A_LOG, KDA_TENSOR_DT_BIAS, KDA_TENSOR_CU_SEQLENS,
                                 WORKSPACE, END},
     [KDA_KERNEL_MMA_SCAN] = {KDA_TENSOR_V, KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX,
+                             KDA_TENSOR_WRITE_INDEX, KDA_TENSOR_ACCEPTED, KDA_TENSOR_FRESH,
                              KDA_TENSOR_INITIAL_STATE, KDA_TENSOR_FINAL_STATE, KDA_TENSOR_OUT,
                              KDA_TENSOR_CHECKPOINTS, WORKSPACE, END},
 };
@@ -90,6 +96,8 @@ static kda_i32 presence(const kda_problem *p, const struct kda_run *r)
     has |= r->cu_seqlens_i64 ? KDA_HAS_CU_SEQLENS_I64 : 0;
     has |= kda_present(t + KDA_TENSOR_STATE_INDEX) ? KDA_HAS_STATE_INDEX : 0;
     has |= r->state_index_i64 ? KDA_HAS_STATE_INDEX_I64 : 0;
+    has |= kda_present(t + KDA_TENSOR_ACCEPTED) ? KDA_HAS_ACCEPTED : 0;
+    has |= kda_present(t + KDA_TENSOR_FRESH) ? KDA_HAS_FRESH : 0;
     has |= kda_present(t + KDA_TENSOR_INITIAL_STATE) ? KDA_HAS_INITIAL_STATE : 0;
     has |= kda_present(t + KDA_TENSOR_FINAL_STATE) ? KDA_HAS_FINAL_STATE : 0;
     has |= kda_present(t + KDA_TENSOR_CHECKPOINTS) ? KDA_HAS_CHECKPOINTS : 0;
@@ -101,6 +109,12 @@ static kda_i32 presence(const kda_problem *p, const struct kda_run *r)
         wide_rows(t + KDA_TENSOR_OUT))
         has |= KDA_HAS_WIDE_ROWS;
     return has;
+}
+
+/* The longest sequence that goes token by token: any, if no chunks are launched. */
+static int32_t step_limit(const struct kda_config *c, const struct kda_run *r)
+{
+    return r->max_length <= c->step_limit || r->columns > 1 ? INT32_MAX : c->step_limit;
 }
 
 static struct kda_call_args call_args(const kda_problem *p, const struct kda_config *c,
@@ -121,6 +135,9 @@ static struct kda_call_args call_args(const kda_problem *p, const struct kda_con
         .dt_bias = elements(t + KDA_TENSOR_DT_BIAS),
         .cu_seqlens = elements(t + KDA_TENSOR_CU_SEQLENS),
         .state_index = elements(t + KDA_TENSOR_STATE_INDEX),
+        .write_index = elements(t + KDA_TENSOR_WRITE_INDEX),
+        .accepted = elements(t + KDA_TENSOR_ACCEPTED),
+        .fresh = elements(t + KDA_TENSOR_FRESH),
         .tokens = r->tokens,
         .sequences = r->sequences,
         .sequence_tokens = r->tokens / r->sequences,
@@ -129,10 +146,11 @@ static struct kda_call_args call_args(const kda_problem *p, const struct kda_con
         .value_heads = p->value_heads,
         .value_dim = p->value_dim,
         .checkpoint_every = (kda_i32)p->checkpoint_every,
+        .index_columns = r->columns,
         .has = presence(p, r),
         .scale = p->scale,
         .gate_bound = p->gate_bound,
-        .step_limit = c->step_limit,
+        .step_limit = step_limit(c, r),
         .padded_v = c->padded_v,
     };
 }
@@ -298,14 +316,11 @@ static struct extent extent_of(const struct kda_config *c, const struct kda_run 
 {
     bool ragged = kda_present(&run->tensor[KDA_TENSOR_CU_SEQLENS]);
     bool skips = kda_present(&run->tensor[KDA_TENSOR_STATE_INDEX]);
-    int64_t length = run->tokens / run->sequences;
-    if (!c->chunk)
+    if (run->max_length <= step_limit(c, run))
         return (struct extent){.steps = true};
     if (ragged)
         return (struct extent){true, kda_workspace_chunks(c, run->tokens, run->sequences)};
-    if (length <= c->step_limit)
-        return (struct extent){.steps = true};
-    return (struct extent){skips, run->sequences * ((length + c->chunk - 1) / c->chunk)};
+    return (struct extent){skips, run->sequences * ((run->max_length + c->chunk - 1) / c->chunk)};
 }
 
 /* Everything about `blocks` chunks times heads that does not need the state. */
@@ -369,18 +384,17 @@ kda_status kda_launch_run(kda_plan *plan, cl_command_queue queue, const struct k
     clGetCommandQueueInfo(queue, CL_QUEUE_PROPERTIES, sizeof properties, &properties, NULL);
     chain.out_of_order = properties & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE;
 
-    bool ragged = kda_present(&run->tensor[KDA_TENSOR_CU_SEQLENS]);
-    int64_t longest = ragged ? run->tokens : run->tokens / run->sequences;
-    int64_t limit = plan->ctx->device->max_loop_turns, turns = kda_config_loop_turns(c, longest);
+    struct kda_call_args args = call_args_of(plan, run);
+    int64_t limit = plan->ctx->device->max_loop_turns;
+    int64_t turns = kda_config_loop_turns(c, args.step_limit, run->max_length);
     if (limit && turns > limit) {
-        kda_log(
-            plan->ctx, KDA_LOG_ERROR,
-            "kda_args.tokens = %lld: this driver ends loops after %lld iterations, this call may "
-            "need %lld",
-            (long long)run->tokens, (long long)limit, (long long)turns);
+        kda_log(plan->ctx, KDA_LOG_ERROR,
+                "kda_args: a sequence of %lld tokens: this driver ends loops after %lld "
+                "iterations, this call may "
+                "need %lld",
+                (long long)run->max_length, (long long)limit, (long long)turns);
         return KDA_UNSUPPORTED;
     }
-    struct kda_call_args args = call_args_of(plan, run);
     struct extent extent = extent_of(c, run);
     kda_status st = KDA_OK;
     pthread_mutex_lock(&l->lock);

@@ -2,7 +2,6 @@
  * strides, every rule of kda.h that the host can see.
  *
  * SPDX-License-Identifier: MIT */
-#include <stdlib.h>
 #include <string.h>
 
 #include "convert.h"
@@ -70,6 +69,11 @@ static kda_status resolve_view(const kda_context *ctx, const kda_input *view, bo
     return check_strides(ctx, t);
 }
 
+static bool given(const kda_input *view)
+{
+    return view->mem || view->host;
+}
+
 static kda_status resolve_counts(const kda_plan *plan, const kda_args *a, struct kda_run *r)
 {
     const kda_context *ctx = plan->ctx;
@@ -82,20 +86,45 @@ static kda_status resolve_counts(const kda_plan *plan, const kda_args *a, struct
     KDA_REQUIRE(ctx, r->sequences >= 1 && r->sequences <= p->max_sequences,
                 "kda_args.sequences must be in 1..max_sequences = %lld (is %lld)",
                 (long long)p->max_sequences, (long long)r->sequences);
-    KDA_REQUIRE(ctx, a->cu_seqlens.mem || a->cu_seqlens.host || r->tokens % r->sequences == 0,
+    KDA_REQUIRE(ctx, given(&a->cu_seqlens) || r->tokens % r->sequences == 0,
                 "kda_args.tokens (%lld) must be a multiple of sequences (%lld) without cu_seqlens",
                 (long long)r->tokens, (long long)r->sequences);
     KDA_REQUIRE(ctx, a->cu_seqlens_type == KDA_I32 || a->cu_seqlens_type == KDA_I64,
                 "kda_args.cu_seqlens_type is not a kda_index_type (%d)", (int)a->cu_seqlens_type);
+    r->cu_seqlens_i64 = a->cu_seqlens_type == KDA_I64;
+    bool equal = !given(&a->cu_seqlens);
+    int64_t length = r->tokens / r->sequences, max = a->max_length;
+    KDA_REQUIRE(ctx, max >= 0, "kda_args.max_length must not be negative (is %lld)",
+                (long long)max);
+    KDA_REQUIRE(ctx, !equal || !max || max >= length,
+                "kda_args.max_length = %lld, but each sequence has %lld tokens", (long long)max,
+                (long long)length);
+    r->max_length = equal ? length : max && max < r->tokens ? max : r->tokens;
+    return KDA_OK;
+}
+
+static kda_status resolve_pool(const kda_plan *plan, const kda_args *a, struct kda_run *r)
+{
+    const kda_context *ctx = plan->ctx;
+    const bool pool = given(&a->state_index);
     KDA_REQUIRE(ctx, a->state_index_type == KDA_I32 || a->state_index_type == KDA_I64,
                 "kda_args.state_index_type is not a kda_index_type (%d)", (int)a->state_index_type);
-    bool pool = a->state_index.mem || a->state_index.host;
     KDA_REQUIRE(ctx, pool ? a->slots >= 1 && a->slots <= INT32_MAX : a->slots == 0,
                 pool ? "kda_args.slots must be in 1..2^31-1 with state_index (is %lld)"
                      : "kda_args.slots must be 0 without state_index (is %lld)",
                 (long long)a->slots);
+    KDA_REQUIRE(ctx, pool || !given(&a->write_index),
+                "kda_args.write_index must be absent without state_index");
+    KDA_REQUIRE(ctx, pool || !given(&a->accepted),
+                "kda_args.accepted must be absent without state_index");
+    KDA_REQUIRE(ctx, a->index_columns >= 0 && a->index_columns <= (pool ? 16 : 1),
+                "kda_args.index_columns must be in 1..16, without state_index 1 (is %d)",
+                (int)a->index_columns);
+    KDA_REQUIRE(ctx, a->index_columns <= 1 || plan->problem.schedule != KDA_SCHEDULE_CHUNKWISE,
+                "kda_args.index_columns must be 1 with KDA_SCHEDULE_CHUNKWISE (is %d)",
+                (int)a->index_columns);
     r->slots = pool ? a->slots : r->sequences;
-    r->cu_seqlens_i64 = a->cu_seqlens_type == KDA_I64;
+    r->columns = a->index_columns ? a->index_columns : 1;
     r->state_index_i64 = a->state_index_type == KDA_I64;
     return KDA_OK;
 }
@@ -115,7 +144,8 @@ static void set_shapes(const kda_problem *p, struct kda_run *r)
 {
     const int64_t T = r->tokens, H = p->heads, HV = p->value_heads, K = p->key_dim,
                   V = p->value_dim, gates = p->flags & KDA_GATE_PER_HEAD ? 1 : K;
-    size_t data = kda_dtype_size(p->dtype), state = kda_dtype_size(p->state_dtype);
+    const size_t data = kda_dtype_size(p->dtype), state = kda_dtype_size(p->state_dtype),
+                 index = r->state_index_i64 ? 8 : 4;
     struct kda_tensor *t = r->tensor;
     set_shape(t + KDA_TENSOR_Q, "q", data, T, H, K);
     set_shape(t + KDA_TENSOR_K, "k", data, T, H, K);
@@ -126,8 +156,10 @@ static void set_shapes(const kda_problem *p, struct kda_run *r)
     set_shape(t + KDA_TENSOR_DT_BIAS, "dt_bias", 4, HV * gates, 1, 1);
     set_shape(t + KDA_TENSOR_CU_SEQLENS, "cu_seqlens", r->cu_seqlens_i64 ? 8 : 4, r->sequences + 1,
               1, 1);
-    set_shape(t + KDA_TENSOR_STATE_INDEX, "state_index", r->state_index_i64 ? 8 : 4, r->sequences,
-              1, 1);
+    set_shape(t + KDA_TENSOR_STATE_INDEX, "state_index", index, r->sequences * r->columns, 1, 1);
+    set_shape(t + KDA_TENSOR_WRITE_INDEX, "write_index", index, r->sequences * r->columns, 1, 1);
+    set_shape(t + KDA_TENSOR_ACCEPTED, "accepted", index, r->sequences, 1, 1);
+    set_shape(t + KDA_TENSOR_FRESH, "fresh", 1, r->sequences, 1, 1);
     set_shape(t + KDA_TENSOR_INITIAL_STATE, "initial_state", state, r->slots, HV, K * V);
     set_shape(t + KDA_TENSOR_FINAL_STATE, "final_state", state, r->slots, HV, K * V);
     set_shape(t + KDA_TENSOR_OUT, "out", kda_dtype_size(p->out_dtype), T, HV, V);
@@ -135,6 +167,7 @@ static void set_shapes(const kda_problem *p, struct kda_run *r)
               p->checkpoint_every ? T / p->checkpoint_every : 0, HV, K * V);
     t[KDA_TENSOR_A_LOG].list = t[KDA_TENSOR_DT_BIAS].list = true;
     t[KDA_TENSOR_CU_SEQLENS].list = t[KDA_TENSOR_STATE_INDEX].list = true;
+    t[KDA_TENSOR_WRITE_INDEX].list = t[KDA_TENSOR_ACCEPTED].list = t[KDA_TENSOR_FRESH].list = true;
     t[KDA_TENSOR_FINAL_STATE].output = true;
     t[KDA_TENSOR_OUT].output = true;
     t[KDA_TENSOR_CHECKPOINTS].output = true;
@@ -157,6 +190,9 @@ static kda_status resolve_views(const kda_context *ctx, const kda_args *a, bool 
         [KDA_TENSOR_DT_BIAS] = a->dt_bias,
         [KDA_TENSOR_CU_SEQLENS] = a->cu_seqlens,
         [KDA_TENSOR_STATE_INDEX] = a->state_index,
+        [KDA_TENSOR_WRITE_INDEX] = a->write_index,
+        [KDA_TENSOR_ACCEPTED] = a->accepted,
+        [KDA_TENSOR_FRESH] = a->fresh,
         [KDA_TENSOR_INITIAL_STATE] = a->initial_state,
         [KDA_TENSOR_FINAL_STATE] = OUTPUT(a->final_state),
         [KDA_TENSOR_OUT] = OUTPUT(a->out),
@@ -168,6 +204,8 @@ static kda_status resolve_views(const kda_context *ctx, const kda_args *a, bool 
         if (st)
             return st;
     }
+    if (!given(&a->write_index))
+        r->tensor[KDA_TENSOR_WRITE_INDEX] = r->tensor[KDA_TENSOR_STATE_INDEX];
     return KDA_OK;
 }
 
@@ -210,60 +248,6 @@ static kda_status check_presence(const kda_plan *plan, const struct kda_run *r)
     return KDA_OK;
 }
 
-static int64_t read_index(const struct kda_tensor *t, int64_t i)
-{
-    const char *at = kda_row(t, i, 0);
-    return t->element == 8 ? *(const int64_t *)(const void *)at
-                           : *(const int32_t *)(const void *)at;
-}
-
-static kda_status check_offsets(const kda_context *ctx, const struct kda_run *r)
-{
-    const struct kda_tensor *cu = &r->tensor[KDA_TENSOR_CU_SEQLENS];
-    if (!cu->host)
-        return KDA_OK;
-    KDA_REQUIRE(ctx, read_index(cu, 0) == 0, "kda_args.cu_seqlens[0] must be 0 (is %lld)",
-                (long long)read_index(cu, 0));
-    for (int64_t n = 0; n < r->sequences; n++)
-        KDA_REQUIRE(ctx, read_index(cu, n) <= read_index(cu, n + 1),
-                    "kda_args.cu_seqlens must not decrease (%lld, then %lld at %lld)",
-                    (long long)read_index(cu, n), (long long)read_index(cu, n + 1),
-                    (long long)n + 1);
-    KDA_REQUIRE(ctx, read_index(cu, r->sequences) == r->tokens,
-                "kda_args.cu_seqlens must end at tokens = %lld (ends at %lld)",
-                (long long)r->tokens, (long long)read_index(cu, r->sequences));
-    return KDA_OK;
-}
-
-static kda_status check_slots(const kda_context *ctx, const struct kda_run *r)
-{
-    const struct kda_tensor *index = &r->tensor[KDA_TENSOR_STATE_INDEX];
-    if (!index->host)
-        return KDA_OK;
-    size_t bytes = (size_t)r->slots / 8 + 1;
-    unsigned char *seen = calloc(bytes, 1);
-    if (!seen)
-        return kda_no_memory(ctx, "the check of state_index", bytes);
-    for (int64_t n = 0; n < r->sequences; n++) {
-        int64_t slot = read_index(index, n);
-        const char *fault = NULL;
-        if (slot >= r->slots)
-            fault = "must be below slots";
-        else if (slot >= 0 && seen[slot / 8] >> slot % 8 & 1)
-            fault = "must not repeat a slot";
-        else if (slot >= 0)
-            seen[slot / 8] |= (unsigned char)(1 << slot % 8);
-        if (fault) {
-            kda_log(ctx, KDA_LOG_ERROR, "kda_args.state_index[%lld] = %lld %s", (long long)n,
-                    (long long)slot, fault);
-            free(seen);
-            return KDA_INVALID;
-        }
-    }
-    free(seen);
-    return KDA_OK;
-}
-
 /* A log gate is the one whose values can break a rule. */
 static kda_status check_gates(const kda_plan *plan, const struct kda_run *r)
 {
@@ -299,12 +283,11 @@ kda_status kda_run_resolve(const kda_plan *plan, const kda_args *args, bool host
     if (st)
         return st;
     memset(r, 0, sizeof *r);
-    if ((st = resolve_counts(plan, &a, r)))
+    if ((st = resolve_counts(plan, &a, r)) || (st = resolve_pool(plan, &a, r)))
         return st;
     set_shapes(&plan->problem, r);
     if ((st = resolve_views(plan->ctx, &a, host, r)) || (st = check_presence(plan, r)) ||
-        (st = check_offsets(plan->ctx, r)) || (st = check_slots(plan->ctx, r)) ||
-        (st = check_gates(plan, r)))
+        (st = kda_run_check_sequences(plan->ctx, r)) || (st = check_gates(plan, r)))
         return st;
     KDA_REQUIRE(plan->ctx, !host || !a.workspace.mem,
                 "kda_args.workspace: kda_execute brings its own");
@@ -319,19 +302,4 @@ kda_status kda_run_resolve(const kda_plan *plan, const kda_args *args, bool host
     r->workspace.offset = a.workspace.offset;
     r->workspace.size = a.workspace.size;
     return KDA_OK;
-}
-
-struct kda_sequence kda_run_sequence(const struct kda_run *r, int64_t n)
-{
-    const struct kda_tensor *cu = &r->tensor[KDA_TENSOR_CU_SEQLENS],
-                            *index = &r->tensor[KDA_TENSOR_STATE_INDEX];
-    struct kda_sequence s = {.slot = index->host ? read_index(index, n) : n};
-    if (cu->host) {
-        s.begin = read_index(cu, n);
-        s.length = read_index(cu, n + 1) - s.begin;
-    } else {
-        s.length = r->tokens / r->sequences;
-        s.begin = n * s.length;
-    }
-    return s;
 }

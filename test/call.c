@@ -5,6 +5,7 @@
 #include "call.h"
 
 #include "numbers.h"
+#include "oracle.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +28,9 @@ static const struct {
     [FINAL_STATE] = {"final_state", offsetof(kda_args, final_state), true},
     [OUT] = {"out", offsetof(kda_args, out), true},
     [STATE_INDEX] = {"state_index", offsetof(kda_args, state_index), false},
+    [WRITE_INDEX] = {"write_index", offsetof(kda_args, write_index), false},
+    [ACCEPTED] = {"accepted", offsetof(kda_args, accepted), false},
+    [FRESH] = {"fresh", offsetof(kda_args, fresh), false},
     [CHECKPOINTS] = {"checkpoints", offsetof(kda_args, checkpoints), true},
 };
 
@@ -53,6 +57,8 @@ double tensor_get(const struct tensor *t, int64_t i)
         return number_load(tensor_at(t, i), t->type, 0);
     int32_t narrow;
     int64_t wide;
+    if (t->size == 1)
+        return *(unsigned char *)tensor_at(t, i);
     memcpy(&narrow, tensor_at(t, i), sizeof(narrow));
     if (t->size == sizeof(narrow))
         return narrow;
@@ -68,7 +74,12 @@ void tensor_set(struct tensor *t, int64_t i, double x)
     }
     int64_t wide = (int64_t)x;
     int32_t narrow = (int32_t)wide;
-    memcpy(tensor_at(t, i), t->size == 8 ? (void *)&wide : (void *)&narrow, t->size);
+    unsigned char flag = (unsigned char)wide;
+    memcpy(tensor_at(t, i),
+           t->size == 8   ? (void *)&wide
+           : t->size == 4 ? (void *)&narrow
+                          : (void *)&flag,
+           t->size);
 }
 
 void tensor_poison(struct tensor *t)
@@ -110,13 +121,19 @@ static bool wants_offsets(const struct call *call)
     return call->cu >= 2 || (call->cu == 0 && !equal);
 }
 
+int64_t call_list_length(const struct call *call, int list)
+{
+    bool rows = list == 0 || list == WRITE_INDEX - STATE_INDEX;
+    return call->sequences * (rows && call->columns ? call->columns : 1);
+}
+
 static void shape_all(struct call *call)
 {
     const kda_problem *p = &call->problem;
     const int64_t T = call->tokens, H = p->heads, HV = p->value_heads ? p->value_heads : H;
     const int64_t width = p->flags & KDA_GATE_PER_HEAD ? 1 : p->key_dim;
     const int64_t size = (int64_t)p->key_dim * p->value_dim;
-    const int64_t states = call->index_text ? call->slots : call->sequences;
+    const int64_t states = call->numbers[STATE_INDEX] ? call->slots : call->sequences;
     const kda_dtype type = p->dtype ? p->dtype : KDA_F32;
     const kda_dtype state = p->state_dtype ? p->state_dtype : KDA_F32;
     const bool additive = p->rule == KDA_RULE_ADDITIVE && p->beta == KDA_BETA_GIVEN;
@@ -135,14 +152,18 @@ static void shape_all(struct call *call)
     shape(call, INITIAL_STATE, wanted(call, INITIAL_STATE, false), state, states, HV, size);
     shape(call, FINAL_STATE, call->final || call->in_place, state, states, HV, size);
     shape(call, OUT, true, p->out_dtype ? p->out_dtype : type, T, HV, p->value_dim);
-    shape_integers(call, STATE_INDEX, call->index_text, call->index_type, call->sequences);
+    for (int i = 0; i < LISTS; i++)
+        shape_integers(call, STATE_INDEX + i, call->numbers[STATE_INDEX + i], call->index_type,
+                       call_list_length(call, i));
+    call->tensor[FRESH].size = 1;
     shape(call, CHECKPOINTS, p->checkpoint_every > 0, state,
           p->checkpoint_every > 0 ? T / p->checkpoint_every : 0, HV, size);
 }
 
 static bool strided(int id)
 {
-    return id != A_LOG && id != DT_BIAS && id != CU_SEQLENS && id != STATE_INDEX;
+    return id != A_LOG && id != DT_BIAS && id != CU_SEQLENS &&
+           !(id >= STATE_INDEX && id < STATE_INDEX + LISTS);
 }
 
 static void lay_out(const struct call *call, int id, struct tensor *t)
@@ -219,8 +240,9 @@ static bool fill_tensors(struct call *call, char *why)
         tensor_set(&call->tensor[CU_SEQLENS], n, (double)start);
         start += n < call->sequences ? call->lengths[n] : 0;
     }
-    for (int64_t n = 0; n < call->sequences && call->tensor[STATE_INDEX].present; n++)
-        tensor_set(&call->tensor[STATE_INDEX], n, (double)call->index[n]);
+    for (int l = 0; l < LISTS; l++)
+        for (int64_t i = 0; i < tensor_elements(&call->tensor[STATE_INDEX + l]); i++)
+            tensor_set(&call->tensor[STATE_INDEX + l], i, (double)call->list[l][i]);
     return true;
 }
 
@@ -287,17 +309,23 @@ struct call *call_slice(const struct call *call, int64_t sequence, int64_t from,
              CALL_TEXT - 64, call->text, (int)from, (int)to, (int)sequence);
     slice->sequences = 1;
     slice->tokens = slice->lengths[0] = (int32_t)(to - from);
-    slice->index_text = NULL;
+    slice->columns = 0;
+    slice->max_length = 0;
+    for (int id = STATE_INDEX; id < STATE_INDEX + LISTS; id++)
+        slice->numbers[id] = NULL;
     make_tensors(slice);
     for (int64_t n = 0; n < sequence; n++)
         from += call->lengths[n];
-    int64_t slot = call->index_text ? call->index[sequence] : sequence;
+    kda_args args = call_args(call);
+    struct oracle_sequence s = oracle_sequence(&args, sequence);
     for (int id = 0; id < TENSORS; id++) {
         if (!slice->tensor[id].present || call_writes(id) || slice->tensor[id].integer)
             continue;
-        int64_t row = id == INITIAL_STATE ? slot : id == A_LOG || id == DT_BIAS ? 0 : from;
+        int64_t row = id == INITIAL_STATE ? s.slot : id == A_LOG || id == DT_BIAS ? 0 : from;
         copy_rows(&slice->tensor[id], 0, &call->tensor[id], row, slice->tensor[id].rows);
     }
+    for (int64_t i = 0; s.fresh && i < tensor_elements(&slice->tensor[INITIAL_STATE]); i++)
+        tensor_set(&slice->tensor[INITIAL_STATE], i, 0);
     if (slice->tensor[CU_SEQLENS].present) {
         tensor_set(&slice->tensor[CU_SEQLENS], 0, 0);
         tensor_set(&slice->tensor[CU_SEQLENS], 1, (double)slice->tokens);
@@ -317,7 +345,9 @@ kda_args call_args(const struct call *call)
                      .sequences = call->sequences,
                      .cu_seqlens_type = call->tensor[CU_SEQLENS].size == 8 ? KDA_I64 : KDA_I32,
                      .state_index_type = call->tensor[STATE_INDEX].size == 8 ? KDA_I64 : KDA_I32,
-                     .slots = call->index_text ? call->slots : 0};
+                     .slots = call->numbers[STATE_INDEX] ? call->slots : 0,
+                     .max_length = call->max_length,
+                     .index_columns = call->columns};
     for (int id = 0; id < TENSORS; id++) {
         const struct tensor *t = &call->tensor[id];
         bool told = strided(id) && (call->pad_text || call->heads_outside);

@@ -18,6 +18,10 @@
  *     in_place=0|1             the final state goes to the initial state's memory; 0
  *     cu=auto|no|i32|i64       cu_seqlens; auto: only if lengths differ
  *     index=2,-1,0  slots=N  index_type=i32|i64    state_index, and the states of a pool
+ *     write=1,0,-1  accepted=2,0,1  columns=C      write_index, accepted and index_columns: index
+ *                              and write have C slots a sequence
+ *     fresh=1,0,0              the flags
+ *     max_length=N             as in the arguments; 0: not said
  *     pad=A,B,C                views with A more elements between rows, B between heads, C before
  *     order=tokens|heads       which of the two is the outer dimension in memory; tokens
  *     seed=N                   of the random numbers
@@ -50,8 +54,12 @@ enum {
     FINAL_STATE,
     OUT,
     STATE_INDEX,
+    WRITE_INDEX,
+    ACCEPTED,
+    FRESH,
     CHECKPOINTS,
-    TENSORS
+    TENSORS,
+    LISTS = CHECKPOINTS - STATE_INDEX
 };
 
 /* Fills every byte that the call has no business with: a NaN in each type, and the index -1.
@@ -62,7 +70,7 @@ enum { POISON = 0xff, GUARD = 4096 };
 struct tensor {
     const char *name;
     bool present, integer;
-    size_t size; /* bytes of an element */
+    size_t size; /* bytes of an element; integers of 1 are flags */
     kda_dtype type;
     int64_t rows, heads, width;
     int64_t row_stride, head_stride; /* elements */
@@ -71,7 +79,7 @@ struct tensor {
     unsigned char *block;
 };
 
-enum { MAX_SEQUENCES = 1024, CALL_TEXT = 1024 };
+enum { MAX_SEQUENCES = 1024, CALL_TEXT = 2048 };
 
 struct call {
     char text[CALL_TEXT]; /* complete: it names the seed */
@@ -83,10 +91,12 @@ struct call {
 
     /* what the words said, where the members above don't tell */
     char words[CALL_TEXT];
-    const char *numbers[TENSORS], *lengths_text, *index_text, *pad_text; /* NULL: not said */
+    const char *numbers[TENSORS], *lengths_text, *pad_text; /* NULL: not said */
     int32_t norm, per_head, final, in_place, cu, index_type, heads_outside;
     float slack;
-    int64_t workspace, slots, index[MAX_SEQUENCES], pad[3];
+    int32_t columns;
+    int64_t workspace, slots, max_length, pad[3];
+    int64_t list[LISTS][MAX_SEQUENCES]; /* the tensors from STATE_INDEX on that are lists */
 };
 
 /* Reads the text and makes the tensors; outputs are poison. seed: if the text names none. NULL, and
@@ -119,6 +129,9 @@ void tensor_set(struct tensor *tensor, int64_t i, double x);
 
 /* Makes the whole block poison. */
 void tensor_poison(struct tensor *tensor);
+
+/* How many integers a list has: index and write one for each sequence and column. */
+int64_t call_list_length(const struct call *call, int list);
 
 /* call_text.c: fills in everything but the tensors. */
 bool call_parse(struct call *call, const char *text, uint64_t seed, char *why);

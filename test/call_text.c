@@ -66,7 +66,12 @@ static const struct key keys[] = {
     {"final", INTEGER(final)},
     {"in_place", INTEGER(in_place)},
     {"cu", CHOICE(cu, "auto|no|i32|i64")},
-    {"index", STRING(index_text)},
+    {"index", STRING(numbers[STATE_INDEX])},
+    {"write", STRING(numbers[WRITE_INDEX])},
+    {"accepted", STRING(numbers[ACCEPTED])},
+    {"fresh", STRING(numbers[FRESH])},
+    {"columns", INTEGER(columns)},
+    {"max_length", WIDE(max_length)},
     {"index_type", CHOICE(index_type, "i32|i64")},
     {"slots", WIDE(slots)},
     {"pad", STRING(pad_text)},
@@ -199,10 +204,12 @@ static bool read_lists(struct call *call, char *why)
         snprintf(why, CALL_WHY, "pad=%.100s: not three numbers", call->pad_text);
         return false;
     }
-    if (call->index_text &&
-        read_list(call->index_text, call->index, MAX_SEQUENCES) != call->sequences) {
-        snprintf(why, CALL_WHY, "index=%.100s: not one number a sequence", call->index_text);
-        return false;
+    for (int i = 0; i < LISTS; i++) {
+        const char *text = call->numbers[STATE_INDEX + i];
+        if (text && read_list(text, call->list[i], MAX_SEQUENCES) != call_list_length(call, i)) {
+            snprintf(why, CALL_WHY, "%.100s: not a number for each sequence and column", text);
+            return false;
+        }
     }
     return true;
 }
@@ -216,8 +223,9 @@ static bool check_sizes(const struct call *call, char *why)
         p->heads >= 1 && p->heads <= MOST && p->value_heads >= 0 && p->value_heads <= MOST;
     const bool dims =
         p->key_dim >= 1 && p->key_dim <= 256 && p->value_dim >= 1 && p->value_dim <= MOST;
-    const bool counts = call->tokens <= INT32_MAX && p->checkpoint_every >= 0 &&
-                        call->slots >= (call->index_text ? 1 : 0) && call->slots <= INT32_MAX;
+    const bool counts =
+        call->tokens <= INT32_MAX && p->checkpoint_every >= 0 && call->columns <= 16 &&
+        call->slots >= (call->numbers[STATE_INDEX] ? 1 : 0) && call->slots <= INT32_MAX;
     bool pads = true;
     for (int i = 0; i < 3; i++)
         pads &= call->pad[i] >= 0 && call->pad[i] <= MOST;

@@ -315,11 +315,13 @@ static void check_exact(const struct call *call, const struct call *before)
         for (int64_t i = s.start * row; s.slot < 0 && i < (s.start + s.length) * row; i++)
             if (tensor_get(out, i) != 0)
                 fail_call(call, "out of skipped sequence %lld is not zero", (long long)n);
-        if (s.slot < 0 || s.length > 0 || !final->present)
+        const int64_t to = oracle_slot(&args, n, 0);
+        if (s.slot < 0 || s.length > 0 || !final->present || to < 0)
             continue;
-        for (int64_t i = s.slot * state; i < (s.slot + 1) * state; i++)
-            if (memcmp(tensor_at(final, i), initial->present ? tensor_at(initial, i) : zero,
-                       final->size))
+        const bool some = initial->present && !s.fresh;
+        for (int64_t i = 0; i < state; i++)
+            if (memcmp(tensor_at(final, to * state + i),
+                       some ? tensor_at(initial, s.slot * state + i) : zero, final->size))
                 fail_call(call, "final_state of empty sequence %lld is not its initial state",
                           (long long)n);
     }

@@ -128,6 +128,7 @@ Suite *suite_cases(void);
 TCase *tcase_worked(void);
 TCase *tcase_numbers(void);
 TCase *tcase_sequences(void);
+TCase *tcase_serving(void);
 TCase *tcase_queues(void);
 Suite *suite_shapes(enum level level);
 Suite *suite_relations(void);

@@ -69,6 +69,18 @@ static int64_t clamp(int64_t x, int64_t low, int64_t high)
     return x < low ? low : x > high ? high : x;
 }
 
+/* In each sequence's row of state_index and write_index. */
+static int64_t columns(const kda_args *args)
+{
+    return args->index_columns ? args->index_columns : 1;
+}
+
+static int64_t slot_at(const kda_args *args, const kda_input *index, int64_t i)
+{
+    int64_t slot = integer(index, args->state_index_type, i);
+    return slot < args->slots ? slot : -1;
+}
+
 struct oracle_sequence oracle_sequence(const kda_args *args, int64_t n)
 {
     int64_t sequences = args->sequences ? args->sequences : 1;
@@ -82,12 +94,30 @@ struct oracle_sequence oracle_sequence(const kda_args *args, int64_t n)
         s.length = args->tokens / sequences;
         s.start = n * s.length;
     }
+    if (args->fresh.host)
+        s.fresh = ((const char *)args->fresh.host + args->fresh.offset)[n] != 0;
     if (args->state_index.host) {
-        s.slot = integer(&args->state_index, args->state_index_type, n);
-        if (s.slot >= args->slots)
-            s.slot = -1;
+        int64_t accepted = 1;
+        if (args->accepted.host)
+            accepted = integer(&args->accepted, args->state_index_type, n);
+        s.slot = -1;
+        if (accepted >= 1 && accepted <= columns(args))
+            s.slot = slot_at(args, &args->state_index, n * columns(args) + accepted - 1);
     }
     return s;
+}
+
+int64_t oracle_stored(const kda_args *args, int64_t length)
+{
+    return clamp(length, 1, columns(args));
+}
+
+int64_t oracle_slot(const kda_args *args, int64_t n, int64_t i)
+{
+    if (!args->state_index.host)
+        return n;
+    return slot_at(args, args->write_index.host ? &args->write_index : &args->state_index,
+                   n * columns(args) + i);
 }
 
 static int32_t key_head(const kda_problem *p, int32_t head)
@@ -200,19 +230,19 @@ static int64_t state_element(const kda_problem *p, int32_t i, int32_t j)
     return (int64_t)i * p->value_dim + j;
 }
 
-static void load_state(const kda_problem *p, const kda_args *args, int64_t slot, int32_t head,
-                       double *state)
+static void load_state(const kda_problem *p, const kda_args *args,
+                       const struct oracle_sequence *from, int32_t head, double *state)
 {
     struct tensor s = tensor(&args->initial_state, or_else(p->state_dtype, KDA_F32), value_heads(p),
                              (int64_t)p->key_dim * p->value_dim);
     for (int32_t i = 0; i < p->key_dim; i++)
         for (int32_t j = 0; j < p->value_dim; j++)
             state[(int64_t)i * p->value_dim + j] =
-                s.base ? element(&s, slot, head, state_element(p, i, j)) : 0;
+                s.base && !from->fresh ? element(&s, from->slot, head, state_element(p, i, j)) : 0;
 }
 
 void oracle_head(const kda_problem *p, const kda_args *args, int64_t sequence, int32_t head,
-                 double *state, double *out, double *checkpoints)
+                 double *state, double *out, double *checkpoints, double *stored)
 {
     struct oracle_sequence s = oracle_sequence(args, sequence);
     size_t state_size = (size_t)p->key_dim * p->value_dim;
@@ -221,7 +251,9 @@ void oracle_head(const kda_problem *p, const kda_args *args, int64_t sequence, i
     double *u = malloc(2 * sizeof(*u) * p->value_dim), *o = u + p->value_dim;
     struct token token;
 
-    load_state(p, args, s.slot, head, state);
+    load_state(p, args, &s, head, state);
+    if (stored && s.length == 0)
+        memcpy(stored, state, sizeof(*state) * state_size);
     for (int64_t t = 0; t < s.length; t++) {
         load_token(p, args, s.start + t, head, &token);
         for (int32_t j = 0; j < p->value_dim; j++)
@@ -232,6 +264,10 @@ void oracle_head(const kda_problem *p, const kda_args *args, int64_t sequence, i
         if (checkpoints && (t + 1) % p->checkpoint_every == 0) {
             memcpy(checkpoints, state, sizeof(*state) * state_size);
             checkpoints += state_size;
+        }
+        if (stored && t >= s.length - oracle_stored(args, s.length)) {
+            memcpy(stored, state, sizeof(*state) * state_size);
+            stored += state_size;
         }
     }
     free(u);
@@ -263,14 +299,18 @@ static void run_head(const kda_problem *p, const kda_args *args, int64_t n, int3
     struct oracle_sequence s = oracle_sequence(args, n);
     int64_t count = p->checkpoint_every > 0 ? s.length / p->checkpoint_every : 0;
     size_t state_size = (size_t)p->key_dim * p->value_dim;
-    double *state = malloc(sizeof(*state) * state_size * (1 + count));
+    int64_t last = oracle_stored(args, s.length);
+    double *state = malloc(sizeof(*state) * state_size * (1 + count + last));
+    double *stored = state + (1 + count) * state_size;
     double *rows = malloc(sizeof(*rows) * (s.length * p->value_dim + 1));
 
-    oracle_head(p, args, n, head, state, rows, count ? state + state_size : NULL);
+    oracle_head(p, args, n, head, state, rows, count ? state + state_size : NULL, stored);
     if (outputs->out)
         file_out(p, &s, head, rows, outputs->out);
-    if (outputs->final_state)
-        file_state(p, state, s.slot, head, outputs->final_state);
+    for (int64_t i = 0; outputs->final_state && i < last; i++)
+        if (oracle_slot(args, n, i) >= 0)
+            file_state(p, stored + i * state_size, oracle_slot(args, n, i), head,
+                       outputs->final_state);
     for (int64_t c = 0; outputs->checkpoints && c < count; c++)
         file_state(p, state + (1 + c) * state_size, s.start / p->checkpoint_every + c, head,
                    outputs->checkpoints);

@@ -368,5 +368,6 @@ Suite *suite_cases(void)
     suite_add_tcase(suite, tcase_worked());
     suite_add_tcase(suite, tcase_numbers());
     suite_add_tcase(suite, tcase_sequences());
+    suite_add_tcase(suite, tcase_serving());
     return suite;
 }

@@ -4,6 +4,8 @@
  * SPDX-License-Identifier: MIT */
 #include "harness.h"
 
+#include "oracle.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,11 +46,12 @@ START_TEST(test_sequence_alone_and_packed)
     kda_plan *plan = plan_for(all);
     run_plan(plan, all);
     int64_t start = 0;
+    const kda_args args = call_args(all);
     for (int64_t n = 0; n < all->sequences; n++) {
         struct call *alone = slice(all, n, 0, all->lengths[n]);
         run_plan(plan, alone);
         same_rows(OUT, all, start, alone, 0, all->lengths[n]);
-        same_rows(FINAL_STATE, all, all->index_text ? all->index[n] : n, alone, 0, 1);
+        same_rows(FINAL_STATE, all, oracle_slot(&args, n, 0), alone, 0, 1);
         start += all->lengths[n];
     }
 }
@@ -248,8 +251,9 @@ START_TEST(test_final_state_in_place)
                                         ODD "lengths=7,3,12 index=4,-1,1 slots=5 pad=3,1,2"};
     struct call *apart = run("%s", texts[_i]), *in_place = run("%s in_place=1", texts[_i]);
     same_rows(OUT, apart, 0, in_place, 0, apart->tokens);
+    const kda_args args = call_args(apart);
     for (int64_t n = 0; n < apart->sequences; n++) {
-        int64_t slot = apart->index_text ? apart->index[n] : n;
+        int64_t slot = oracle_slot(&args, n, 0);
         if (slot >= 0)
             same_rows(FINAL_STATE, apart, slot, in_place, slot, 1);
     }

@@ -80,6 +80,41 @@ static void slots64(struct trial *t, int64_t a, int64_t b, int64_t c)
     t->args.slots = SEQUENCES;
 }
 
+/* Rows of two columns of index and write, nothing accepted unless said. */
+static void tables(struct trial *t, const int32_t *index, const int32_t *write)
+{
+    memcpy(t->slots.i32, index, 2 * SEQUENCES * sizeof *index);
+    memcpy(t->writes.i32, write, 2 * SEQUENCES * sizeof *write);
+    t->args.state_index.host = t->slots.i32;
+    t->args.write_index.host = t->writes.i32;
+    t->args.index_columns = 2;
+    t->args.slots = SEQUENCES;
+}
+#define TABLE(...)                                                                                 \
+    (const int32_t[2 * SEQUENCES])                                                                 \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+
+static void writes(struct trial *t, int32_t a, int32_t b, int32_t c)
+{
+    const int32_t list[] = {a, b, c};
+    memcpy(t->writes.i32, list, sizeof list);
+    t->args.write_index.host = t->writes.i32;
+}
+
+static void in_place(struct trial *t)
+{
+    t->args.initial_state = input(t, FINAL_STATE);
+}
+
+static void accepted(struct trial *t, int32_t a, int32_t b, int32_t c)
+{
+    const int32_t list[] = {a, b, c};
+    memcpy(t->accepted.i32, list, sizeof list);
+    t->args.accepted.host = t->accepted.i32;
+}
+
 /* The call's gates with one of them changed; gate16 for tensors of a 16-bit type. */
 static void gate(struct trial *t, size_t at, float x)
 {

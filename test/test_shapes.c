@@ -123,6 +123,25 @@ static void add(struct text *text, const char *format, ...)
     ck_assert_uint_lt(text->length, sizeof(text->all));
 }
 
+/* Slots of n sequences: the upper half of the pool is read, the lower written, so that no two
+ * meet. */
+static void add_pool(struct text *t, struct choices *c, int n)
+{
+    const int columns = choose(c, 2) ? 1 : 1 + choose(c, 16), apart = choose(c, 2);
+    const int used = n * columns, slots = used * (1 + apart) + choose(c, 4);
+    add(t, " slots=%d index_type=%s columns=%d", slots, WORD(c, "i32", "i64"), columns);
+    for (int write = 0; write <= apart; write++) {
+        add(t, write ? " write=" : " index=");
+        for (int i = 0; i < used; i++)
+            add(t, i ? ",%d" : "%d", choose(c, 4) == 0 ? -1 : write ? i : slots - 1 - i);
+    }
+    if (choose(c, 2))
+        return;
+    add(t, " accepted=");
+    for (int i = 0; i < n; i++)
+        add(t, i ? ",%d" : "%d", choose(c, columns + 1));
+}
+
 static void add_shape(struct text *t, struct choices *c)
 {
     static const int key_dims[] = {1, 16, 17, 33, 60, 64, 96, 100, 128, 160, 192, 255, 256};
@@ -139,11 +158,12 @@ static void add_shape(struct text *t, struct choices *c)
         add(t, i ? ",%d" : "%d", length);
     }
     add(t, " cu=%s", WORD(c, "i32", "i64"));
-    if (choose(c, 3) == 0) {
-        int slots = n + choose(c, 4);
-        add(t, " slots=%d index_type=%s index=", slots, WORD(c, "i32", "i64"));
+    if (choose(c, 3) == 0)
+        add_pool(t, c, n);
+    if (choose(c, 4) == 0) {
+        add(t, " fresh=");
         for (int i = 0; i < n; i++)
-            add(t, i ? ",%d" : "%d", choose(c, 4) ? slots - 1 - i : -1);
+            add(t, i ? ",%d" : "%d", choose(c, 3) == 0);
     }
 }
 

@@ -53,6 +53,9 @@ const struct view views[TENSORS] = {
     [FINAL_STATE] = VIEW(final_state, true, true, SEQUENCES *VALUE_HEADS *KEY_DIM *VALUE_DIM),
     [OUT] = VIEW(out, true, true, TOKENS *VALUE_HEADS *VALUE_DIM),
     [STATE_INDEX] = VIEW(state_index, false, false, SEQUENCES),
+    [WRITE_INDEX] = VIEW(write_index, false, false, SEQUENCES),
+    [ACCEPTED] = VIEW(accepted, false, false, SEQUENCES),
+    [FRESH] = {"fresh", offsetof(kda_args, fresh), SEQUENCES, false, false},
     [CHECKPOINTS] = VIEW(checkpoints, true, true, SEQUENCES *VALUE_HEADS *KEY_DIM *VALUE_DIM),
 };
 
@@ -71,11 +74,18 @@ void view_set(kda_args *args, enum tensor id, kda_input view)
 /* Multiples of 1/8 below 1; decays are negative, write strengths positive. */
 static void *make_contents(enum tensor id)
 {
-    static const int32_t starts[] = {0, 2, 4, 6}, slots[] = {2, 0, 1};
+    static const int32_t starts[] = {0, 2, 4, 6}, slots[] = {2, 0, 1}, writes[] = {0, 1, 2},
+                         accepted[] = {1, 1, 1};
+    static const char fresh[] = {0, 1, 0};
+    const void *const integers[TENSORS] = {[CU_SEQLENS] = starts,
+                                           [STATE_INDEX] = slots,
+                                           [WRITE_INDEX] = writes,
+                                           [ACCEPTED] = accepted,
+                                           [FRESH] = fresh};
     char *memory = malloc(views[id].bytes);
     must(memory, "host memory");
-    if (id == CU_SEQLENS || id == STATE_INDEX)
-        return memcpy(memory, id == CU_SEQLENS ? starts : slots, views[id].bytes);
+    if (integers[id])
+        return memcpy(memory, integers[id], views[id].bytes);
     for (size_t i = 0; i < views[id].bytes / sizeof(float); i++) {
         float x = (float)((i * 5 + id) % 7 + 1) / 8;
         if (id == G || (id != BETA && i % 3 == 0))
@@ -220,6 +230,9 @@ static bool base_has(enum base base, enum tensor id)
         return base == SOFTPLUS || base == FULL;
     case CU_SEQLENS:
     case STATE_INDEX:
+    case WRITE_INDEX:
+    case ACCEPTED:
+    case FRESH:
     case CHECKPOINTS:
         return base == FULL;
     default:

@@ -25,7 +25,7 @@ enum base {
     NONE,     /* no gate, no g */
     ADDITIVE, /* additive rule, no beta */
     HALF,     /* bf16 everywhere, log gate */
-    FULL,     /* softplus, and every tensor that there is: offsets, slots, checkpoints */
+    FULL,     /* softplus, and every tensor that there is: offsets, slots, flags, checkpoints */
     FUSED,    /* chunkwise, one chunk at a time; OpenCL only, as is the next */
     CLBLAST,
     BASES
@@ -55,6 +55,9 @@ enum tensor {
     FINAL_STATE,
     OUT,
     STATE_INDEX,
+    WRITE_INDEX,
+    ACCEPTED,
+    FRESH,
     CHECKPOINTS,
     TENSORS
 };
@@ -109,9 +112,9 @@ struct trial {
     const cl_event *wait;
     cl_event event; /* stored by a successful kda_enqueue */
     union {
-        int32_t i32[SEQUENCES + 1];
-        int64_t i64[SEQUENCES + 1];
-    } starts, slots; /* a rule's own cu_seqlens and state_index */
+        int32_t i32[4 * SEQUENCES];
+        int64_t i64[4 * SEQUENCES];
+    } starts, slots, writes, accepted; /* a rule's own cu_seqlens and indices */
     float gates[TOKENS * VALUE_HEADS * KEY_DIM];
 };
 

@@ -58,7 +58,8 @@ static void gather_head(const struct workload *w, int64_t n, int32_t head, doubl
     const struct problem *p = w->problem;
     size_t heads = (size_t)p->shape.value_heads, h = (size_t)head;
     kda_args args = workload_args(w, NULL);
-    oracle_head(&p->shape, &args, n, head, state, out->reference + out->rows * out->row_size, NULL);
+    oracle_head(&p->shape, &args, n, head, state, out->reference + out->rows * out->row_size, NULL,
+                NULL);
     for (int64_t t = p->starts[n]; t < p->starts[n + 1]; ++t)
         gather_row(out, w->data[WORKLOAD_OUT], ((size_t)t * heads + h) * out->row_size);
     if (!p->states)
