@@ -123,12 +123,13 @@ void check_guards(const struct call *call, const struct call *before);
 
 /* The suites. */
 enum level { QUICK, FULL };
+Suite *suite_cases(enum level level);
 Suite *suite_golden(const char *directory);
-Suite *suite_cases(void);
 TCase *tcase_worked(void);
 TCase *tcase_numbers(void);
 TCase *tcase_sequences(void);
 TCase *tcase_serving(void);
+TCase *tcase_soak(enum level level);
 TCase *tcase_queues(void);
 Suite *suite_shapes(enum level level);
 Suite *suite_relations(void);

@@ -186,7 +186,7 @@ static int test_device(const kda_context_params *params, const struct options *o
         run_suite(suite_call(o->call), &passed, &failed);
     } else {
         run_suite(suite_golden(o->golden), &passed, &failed);
-        run_suite(suite_cases(), &passed, &failed);
+        run_suite(suite_cases(o->level), &passed, &failed);
         run_suite(suite_relations(), &passed, &failed);
         run_suite(suite_shapes(o->level), &passed, &failed);
     }

@@ -362,12 +362,13 @@ TCase *tcase_numbers(void)
     return tcase;
 }
 
-Suite *suite_cases(void)
+Suite *suite_cases(enum level level)
 {
     Suite *suite = suite_create("cases");
     suite_add_tcase(suite, tcase_worked());
     suite_add_tcase(suite, tcase_numbers());
     suite_add_tcase(suite, tcase_sequences());
     suite_add_tcase(suite, tcase_serving());
+    suite_add_tcase(suite, tcase_soak(level));
     return suite;
 }
