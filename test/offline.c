@@ -25,7 +25,9 @@ static const struct device {
 } devices[] = {
     {"gfx906", KDA_PATH_LOCAL, 1, false, false, 60, 256, 65536},
     {"gfx90a", KDA_PATH_LOCAL, 1, false, false, 104, 256, 65536},
-    {"gfx1030", KDA_PATH_LOCAL, 1, false, false, 36, 1024, 65536},
+    {"gfx942", KDA_PATH_LOCAL, 1, false, false, 304, 256, 65536},
+    {"gfx1100", KDA_PATH_LOCAL, 1, false, false, 48, 256, 65536},
+    {"gfx1201", KDA_PATH_LOCAL, 1, false, false, 32, 256, 65536},
     {"skl", KDA_PATH_SUB_GROUPS, 16, false, false, 24, 256, 65536},
     {"tgllp", KDA_PATH_SUB_GROUPS, 16, false, false, 96, 512, 65536},
     {"dg2", KDA_PATH_SUB_GROUPS, 16, false, false, 512, 1024, 65536},
