@@ -184,6 +184,15 @@ typedef enum kda_log_level {
     KDA_LOG_DEBUG = 4
 } kda_log_level;
 
+/* Vectors of the CPU backend, in bits. Results differ in rounding. */
+typedef enum kda_vectors {
+    KDA_VECTORS_AUTO = 0, /* as long as the processor has */
+    KDA_VECTORS_NONE = 1, /* the recurrence as written above, in plain C: slow */
+    KDA_VECTORS_128 = 2,  /* SSE2, NEON or what the compiler makes of it */
+    KDA_VECTORS_256 = 3,  /* AVX2 and FMA */
+    KDA_VECTORS_512 = 4   /* AVX-512 F, BW, DQ and VL */
+} kda_vectors;
+
 /* Receives one line, without newline, valid during the call. May be called from any thread that
  * is inside a kda_ function; must not call the library. */
 typedef void (*kda_log_fn)(void *data, kda_log_level level, const char *line);
@@ -216,6 +225,7 @@ typedef struct kda_context_params {
      * folder may be emptied at any time. What is there runs on the device: let nobody else write.
      */
     const char *cache_dir;
+    kda_vectors vectors; /* CPU backend: the longest that it may use, if the processor has them */
 } kda_context_params;
 #define kda_context_params(...)                                                                    \
     (&(struct kda_context_params){.struct_size = sizeof(struct kda_context_params), __VA_ARGS__})
@@ -281,7 +291,8 @@ KDA_API kda_status kda_plan_create(kda_plan **plan, kda_context *ctx, const kda_
 KDA_API void kda_plan_destroy(kda_plan **plan);
 
 /* Bytes of device memory that a call needs besides its tensors: the least size of
- * kda_args.workspace. The recurrent schedule needs none, kda_execute brings its own. */
+ * kda_args.workspace. The recurrent schedule needs none, kda_execute brings its own. CPU backend:
+ * the most host memory that kda_execute takes for the time of a call, whatever its length. */
 KDA_API size_t kda_plan_workspace(const kda_plan *plan);
 
 /* Writes what will run (schedule, engine, device, tiles) as one line of at most n - 1 characters

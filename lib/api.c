@@ -23,6 +23,8 @@ static kda_status check_context_params(const kda_context *ctx, const kda_context
                 "kda_context_params.log_level is not a kda_log_level (%d)", (int)p->log_level);
     KDA_REQUIRE(ctx, p->backend != KDA_CPU || (!p->context && !p->device),
                 "kda_context_params.context and .device must be NULL with KDA_CPU");
+    KDA_REQUIRE(ctx, p->vectors >= KDA_VECTORS_AUTO && p->vectors <= KDA_VECTORS_512,
+                "kda_context_params.vectors must be one of kda_vectors (is %d)", (int)p->vectors);
     KDA_REQUIRE(ctx, p->threads >= 0 && p->threads <= 1024,
                 "kda_context_params.threads must be in 0..1024 (is %d)", (int)p->threads);
     size_t length = p->cache_dir ? strlen(p->cache_dir) : 1;

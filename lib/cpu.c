@@ -1,230 +1,78 @@
-/* The CPU backend. The recurrence in step() is the definition of the operation: every other
- * schedule and engine is tested against it. A sequence goes token by token or in chunks (see
- * cpu_chunk.c), as its own length says. Work is shared over sequences and value heads; sharing V
- * too would repeat the preparation of chunks, half of their cost at V = 128.
+/* The CPU backend: cuts a call into pieces of work for the pool's threads. A piece is a sequence of
+ * one value head, or some of its columns; it goes token by token or in chunks, as the sequence's
+ * own length says. How columns are cut depends on the number of threads, and no result does:
+ * columns share nothing (see cpu.h for who computes them).
  *
  * SPDX-License-Identifier: MIT */
-#include <float.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "convert.h"
-#include "internal.h"
+#include "cpu.h"
 
-#define LINE 16 /* floats in a cache line */
-
-/* When chunks pay, and how long to make them. CPU time of kda_execute in us a token and head: f32,
- * H 8, K = V = 128, log gate, two threads (EPYC with AVX-512, two shared cores, gcc 12,
- * 2026-11-29):
+/* When chunks pay, and how long to make them. Time of kda_execute in us a token and head: f32, H 8,
+ * K = V = 128, log gate, one thread (EPYC, family 26, gcc 12, 2026-11-29):
  *
- *                AVX-512, chunks of              no vectors beyond SSE2, chunks of
- *     tokens     none   16     32     64         none   16     32     64
- *     1          5.1    5.2    5.1    5.3        5.4    7.7    7.4    7.5
- *     2          4.4    4.0    3.9    3.9        4.5    6.0    5.9    6.2
- *     4          4.0    2.0    2.0    2.1        4.1    3.4    3.4    3.5
- *     16         3.8    1.5    1.5    1.5        3.9    3.0    3.1    3.1
- *     128        4.2    1.5    1.5    1.6        4.2    3.2    3.5    4.0
- *     2048       4.2    2.1    2.0    2.2        4.9    4.0    4.1    4.6
+ *                vectors of 512         256                    128 bits
+ *     tokens     one by one  chunks     one by one  chunks     one by one  chunks
+ *     1          1.56        4.66       2.27        5.31       3.17        10.3
+ *     4          1.02        1.44       1.53        1.72       2.71        3.32
+ *     8          0.89        0.90       1.40        1.41       2.90        2.97
+ *     16         0.81        0.76       1.29        1.27       2.74        2.85
+ *     32         0.75        0.71       1.22        1.21       2.70        2.77
+ *     128        0.70        0.66       1.18        1.15       2.69        2.78
  *
- * Narrow heads have too little to multiply: at K = V = 32 it is 0.53 against 0.32 and, with SSE2,
- * 0.43 against 0.43; at K = V = 16 it is 0.24 against 0.25 and 0.19 against 0.26. */
+ * At 128 tokens and K = V = 96 it is 0.41 against 0.43 with 512 bits, at 112 it is 0.60 against
+ * 0.55, at 256 3.1 against 2.2. Chunks of 32 took 5 % longer than those of 16, of 64 20 %. Without
+ * vectors nobody is in a hurry. */
 #define CHUNK 16
-#define RECURRENT_UP_TO 3
-#define LEAST_DIM 32
-/* One thread's memory. */
-struct scratch {
-    float *state;         /* [K][V] */
-    float *q, *k, *decay; /* [K] */
-    float *v, *u, *o;     /* [V] */
-    float *transposed;    /* [V][K], for the vk layout */
-    float *chunk;         /* kda_cpu_chunk's own */
-};
+#define RECURRENT_UP_TO 15
+#define LEAST_DIM 112
+
+/* Up to this many tokens, as many as are made ready at once, a state is not copied to be at work.
+ */
+#define DIRECT_UP_TO 4
+
+/* Columns of a piece come in whole lines, and not fewer than these: what a token brings is made
+ * ready once for each piece. */
+#define LEAST_COLUMNS 32
+#define PIECES_PER_THREAD 3 /* so that threads end together */
 
 struct call {
     const kda_plan *plan;
     const struct kda_run *run;
-    float *memory; /* one scratch a lane */
-    size_t lane_floats;
+    const struct kda_cpu_level *level;
+    int32_t columns; /* of a piece */
+    int64_t pieces;  /* of a head */
+    float *memory;   /* for each lane a state and the level's scratch */
+    size_t state_floats, lane_floats;
 };
 
-/* Up to a whole number of cache lines, where wide vectors want to start. */
-static size_t align(size_t floats)
+/* Rows of a state at work are an odd number of cache lines apart: a tile of columns spreads over
+ * all of a cache. */
+static int64_t state_stride(int32_t columns)
 {
-    return (floats + LINE - 1) / LINE * LINE;
+    const size_t floats = kda_lines((size_t)columns);
+    return (int64_t)(floats / KDA_LINE % 2 ? floats : floats + KDA_LINE);
 }
 
-static size_t step_floats(const kda_problem *p)
+/* Columns of the largest piece. */
+static int32_t most_columns(const kda_problem *p, const struct kda_cpu_level *level)
 {
-    size_t K = (size_t)p->key_dim, V = (size_t)p->value_dim;
-    return align(K * V * (p->state_layout == KDA_STATE_VK ? 2 : 1) + 3 * K + 3 * V);
+    return level->most_columns && p->value_dim > level->most_columns ? level->most_columns
+                                                                     : p->value_dim;
 }
 
-static size_t scratch_floats(const kda_problem *p)
-{
-    return step_floats(p) + (p->chunk ? align(kda_cpu_chunk_floats(p)) : 0);
-}
-
-static struct scratch scratch_of(const struct call *c, int32_t lane)
+static void cut_columns(struct call *c, int64_t threads)
 {
     const kda_problem *p = &c->plan->problem;
-    size_t K = (size_t)p->key_dim, V = (size_t)p->value_dim;
-    struct scratch s = {.state = c->memory + (size_t)lane * c->lane_floats};
-    s.q = s.state + K * V;
-    s.k = s.q + K;
-    s.decay = s.k + K;
-    s.v = s.decay + K;
-    s.u = s.v + V;
-    s.o = s.u + V;
-    s.transposed = s.o + V;
-    s.chunk = s.state + step_floats(p);
-    return s;
-}
-
-static float sigmoid(float x)
-{
-    return 1.0f / (1.0f + expf(-x));
-}
-
-/* log(1 + exp(x)); above 20 the difference to x is below half an ulp. */
-static float softplus(float x)
-{
-    return x > 20.0f ? x : log1pf(expf(x));
-}
-
-/* A value of a vector of floats, or fallback if the vector is absent. */
-static float optional(const struct kda_tensor *t, int64_t i, float fallback)
-{
-    return kda_present(t) ? *(const float *)(const void *)kda_row(t, i, 0) : fallback;
-}
-
-void kda_cpu_load_decay(const kda_problem *p, const struct kda_run *run, int64_t t, int32_t head,
-                        float *decay)
-{
-    const struct kda_tensor *g = &run->tensor[KDA_TENSOR_G];
-    int32_t K = p->key_dim;
-    if (p->gate == KDA_GATE_NONE) {
-        for (int32_t i = 0; i < K; i++)
-            decay[i] = 1.0f;
-        return;
-    }
-    int32_t gates = (int32_t)g->inner;
-    float a = fminf(expf(optional(&run->tensor[KDA_TENSOR_A_LOG], head, 0.0f)), FLT_MAX);
-    kda_load(decay, p->g_dtype, kda_row(g, t, head), gates);
-    for (int32_t i = 0; i < gates; i++) {
-        float x = decay[i];
-        if (p->gate != KDA_GATE_LOG)
-            x += optional(&run->tensor[KDA_TENSOR_DT_BIAS], (int64_t)head * gates + i, 0.0f);
-        if (p->gate == KDA_GATE_SOFTPLUS)
-            x = -a * softplus(x);
-        else if (p->gate == KDA_GATE_BOUNDED)
-            x = p->gate_bound * sigmoid(a * x);
-        decay[i] = expf(x);
-    }
-    for (int32_t i = gates; i < K; i++)
-        decay[i] = decay[0];
-}
-
-float kda_cpu_load_beta(const kda_problem *p, const struct kda_run *run, int64_t t, int32_t head)
-{
-    const struct kda_tensor *beta = &run->tensor[KDA_TENSOR_BETA];
-    float x = 1.0f;
-    if (kda_present(beta))
-        kda_load(&x, p->beta_dtype, kda_row(beta, t, head), 1);
-    return p->beta == KDA_BETA_SIGMOID    ? sigmoid(x)
-           : p->beta == KDA_BETA_SIGMOID2 ? 2.0f * sigmoid(x)
-                                          : x;
-}
-
-void kda_cpu_load_key(const kda_problem *p, const struct kda_run *run, enum kda_tensor_id id,
-                      int64_t t, int32_t head, float *x)
-{
-    kda_load(x, p->dtype, kda_row(&run->tensor[id], t, kda_key_head(p, head)), p->key_dim);
-    if (!(p->flags & KDA_NORM_QK))
-        return;
-    float sum = 0.0f;
-    for (int32_t i = 0; i < p->key_dim; i++)
-        sum += x[i] * x[i];
-    float norm = 1.0f / sqrtf(sum + 1e-6f);
-    for (int32_t i = 0; i < p->key_dim; i++)
-        x[i] *= norm;
-}
-
-/* The definition: one token of one head. s->state is S. */
-static void step(const struct call *c, int64_t t, int32_t head, const struct scratch *s)
-{
-    const kda_problem *p = &c->plan->problem;
-    const struct kda_tensor *out = &c->run->tensor[KDA_TENSOR_OUT];
-    const int32_t K = p->key_dim, V = p->value_dim;
-    const bool delta = p->rule == KDA_RULE_DELTA;
-    kda_cpu_load_key(p, c->run, KDA_TENSOR_Q, t, head, s->q);
-    kda_cpu_load_key(p, c->run, KDA_TENSOR_K, t, head, s->k);
-    kda_cpu_load_decay(p, c->run, t, head, s->decay);
-    kda_load(s->v, p->dtype, kda_row(&c->run->tensor[KDA_TENSOR_V], t, head), V);
-    float beta = kda_cpu_load_beta(p, c->run, t, head);
-
-    /* u collects the prediction S^T k, then becomes the error */
-    memset(s->u, 0, (size_t)V * sizeof *s->u);
-    for (int32_t i = 0; i < K; i++) {
-        float *restrict row = s->state + (size_t)i * (size_t)V, *restrict u = s->u;
-        const float decay = s->decay[i], k = s->k[i];
-        for (int32_t j = 0; j < V; j++) {
-            row[j] *= decay;
-            u[j] += row[j] * k;
-        }
-    }
-    for (int32_t j = 0; j < V; j++)
-        s->u[j] = beta * (delta ? s->v[j] - s->u[j] : s->v[j]);
-    memset(s->o, 0, (size_t)V * sizeof *s->o);
-    for (int32_t i = 0; i < K; i++) {
-        float *restrict row = s->state + (size_t)i * (size_t)V, *restrict o = s->o;
-        const float *restrict u = s->u;
-        const float k = s->k[i], q = s->q[i];
-        for (int32_t j = 0; j < V; j++) {
-            row[j] += k * u[j];
-            o[j] += row[j] * q;
-        }
-    }
-    for (int32_t j = 0; j < V; j++)
-        s->o[j] *= p->scale;
-    kda_store(kda_row(out, t, head), p->out_dtype, s->o, V);
-}
-
-static void transpose(float *out, const float *in, int32_t rows, int32_t columns)
-{
-    for (int32_t i = 0; i < rows; i++)
-        for (int32_t j = 0; j < columns; j++)
-            out[(size_t)j * (size_t)rows + (size_t)i] = in[(size_t)i * (size_t)columns + (size_t)j];
-}
-
-static void load_state(const struct call *c, const struct kda_sequence *seq, int32_t head,
-                       const struct scratch *s)
-{
-    const kda_problem *p = &c->plan->problem;
-    const struct kda_tensor *in = &c->run->tensor[KDA_TENSOR_INITIAL_STATE];
-    int64_t n = (int64_t)p->key_dim * p->value_dim;
-    if (seq->fresh) {
-        memset(s->state, 0, (size_t)n * sizeof *s->state);
-    } else if (p->state_layout == KDA_STATE_KV) {
-        kda_load(s->state, p->state_dtype, kda_row(in, seq->slot, head), n);
-    } else {
-        kda_load(s->transposed, p->state_dtype, kda_row(in, seq->slot, head), n);
-        transpose(s->state, s->transposed, p->value_dim, p->key_dim);
-    }
-}
-
-static void store_state(const struct call *c, enum kda_tensor_id id, int64_t slot, int32_t head,
-                        const struct scratch *s)
-{
-    const kda_problem *p = &c->plan->problem;
-    const float *state = s->state;
-    if (p->state_layout == KDA_STATE_VK) {
-        transpose(s->transposed, s->state, p->key_dim, p->value_dim);
-        state = s->transposed;
-    }
-    kda_store(kda_row(&c->run->tensor[id], slot, head), p->state_dtype, state,
-              (int64_t)p->key_dim * p->value_dim);
+    const int64_t heads = c->run->sequences * p->value_heads, V = p->value_dim;
+    int32_t columns = most_columns(p, c->level);
+    while (threads > 1 && c->level->most_columns && columns >= 2 * LEAST_COLUMNS &&
+           heads * ((V + columns - 1) / columns) < threads * PIECES_PER_THREAD)
+        columns = (int32_t)kda_lines((size_t)(columns + 1) / 2);
+    c->columns = columns;
+    c->pieces = (V + columns - 1) / columns;
 }
 
 /* A sequence without tokens: its state goes through untouched, bit for bit. */
@@ -243,23 +91,6 @@ static void copy_state(const struct call *c, const struct kda_sequence *seq, int
         memmove(kda_row(out, to, head), kda_row(in, seq->slot, head), bytes);
 }
 
-/* The state after `done` tokens, to where the call wants it. */
-static void store_states(const struct call *c, int64_t n, const struct kda_sequence *seq,
-                         int64_t done, int32_t head, const struct scratch *s)
-{
-    const kda_problem *p = &c->plan->problem;
-    const int64_t stored = kda_run_stored(c->run, seq->length),
-                  column = done - 1 - (seq->length - stored);
-    if (kda_present(&c->run->tensor[KDA_TENSOR_CHECKPOINTS]) && done % p->checkpoint_every == 0)
-        store_state(c, KDA_TENSOR_CHECKPOINTS,
-                    seq->begin / p->checkpoint_every + done / p->checkpoint_every - 1, head, s);
-    if (!kda_present(&c->run->tensor[KDA_TENSOR_FINAL_STATE]) || column < 0)
-        return;
-    const int64_t slot = kda_run_write_slot(c->run, n, column);
-    if (slot >= 0)
-        store_state(c, KDA_TENSOR_FINAL_STATE, slot, head, s);
-}
-
 /* A sequence whose slot is negative. */
 static void skip(const struct call *c, const struct kda_sequence *seq, int32_t head)
 {
@@ -276,44 +107,147 @@ static int64_t step_limit(const kda_problem *p)
     return p->schedule == KDA_SCHEDULE_CHUNKWISE ? 0 : RECURRENT_UP_TO;
 }
 
-/* One sequence of one value head. */
+/* A sequence at work. */
+struct progress {
+    const struct call *call;
+    struct kda_cpu_work work;
+    int64_t number; /* of the sequence in the call */
+    struct kda_sequence seq;
+    bool chunks;
+    bool direct; /* stored states are worked on where they are, being laid out as those at work */
+    struct kda_cpu_state memory, now; /* a state of the thread's own; where the state is */
+};
+
+/* Where a stored state begins, and its columns in place. */
+static char *stored(const struct progress *g, enum kda_tensor_id id, int64_t slot)
+{
+    return kda_row(&g->call->run->tensor[id], slot, g->work.head);
+}
+
+static struct kda_cpu_state in_place(const struct progress *g, enum kda_tensor_id id, int64_t slot)
+{
+    float *row = (float *)(void *)stored(g, id, slot);
+    return (struct kda_cpu_state){row + g->work.first, g->work.problem->value_dim};
+}
+
+/* Tokens from t to the next state that is stored, or to as many as a chunk takes. */
+static int64_t tokens_at_once(const struct progress *g, int64_t t)
+{
+    const kda_problem *p = g->work.problem;
+    const struct kda_run *run = g->call->run;
+    const int64_t first = g->seq.length - kda_run_stored(run, g->seq.length);
+    int64_t n = t < first ? first - t + 1 : 1;
+    if (kda_present(&run->tensor[KDA_TENSOR_CHECKPOINTS]) &&
+        n > p->checkpoint_every - t % p->checkpoint_every)
+        n = p->checkpoint_every - t % p->checkpoint_every;
+    return g->chunks && n > p->chunk ? p->chunk : n;
+}
+
+/* Where the call wants the state after so many tokens; negative: nowhere. */
+static int64_t final_slot(const struct progress *g, int64_t done)
+{
+    const struct kda_run *run = g->call->run;
+    const int64_t length = g->seq.length, column = done - 1 - length + kda_run_stored(run, length);
+    return kda_present(&run->tensor[KDA_TENSOR_FINAL_STATE]) && column >= 0
+               ? kda_run_write_slot(run, g->number, column)
+               : -1;
+}
+
+/* n tokens from t, after which the state may have to be stored. */
+static void advance(struct progress *g, int64_t t, int64_t n)
+{
+    const struct kda_cpu_level *level = g->call->level;
+    const int64_t begin = g->seq.begin, every = g->work.problem->checkpoint_every, done = t + n;
+    const int64_t slot = final_slot(g, done);
+    const bool there = slot >= 0 && g->direct;
+    const struct kda_cpu_state to = there ? in_place(g, KDA_TENSOR_FINAL_STATE, slot) : g->memory;
+    if (g->chunks)
+        level->chunk(&g->work, begin + t, (int32_t)n, to);
+    else
+        level->steps(&g->work, begin + t, n, g->now, to);
+    g->now = to;
+    if (kda_present(&g->call->run->tensor[KDA_TENSOR_CHECKPOINTS]) && done % every == 0)
+        level->store_state(&g->work, to,
+                           stored(g, KDA_TENSOR_CHECKPOINTS, begin / every + done / every - 1));
+    if (slot >= 0 && !there)
+        level->store_state(&g->work, to, stored(g, KDA_TENSOR_FINAL_STATE, slot));
+}
+
+/* A sequence that has tokens. */
+static void run_sequence(struct progress *g)
+{
+    const kda_problem *p = g->work.problem;
+    const int64_t length = g->seq.length;
+    g->chunks = length > step_limit(p) && g->call->run->columns == 1;
+    g->direct = !g->chunks && length <= DIRECT_UP_TO && p->state_dtype == KDA_F32 &&
+                p->state_layout == KDA_STATE_KV && g->work.columns % KDA_LINE == 0;
+    g->now = g->memory;
+    if (g->seq.fresh)
+        memset(g->memory.at, 0, g->call->state_floats * sizeof(float));
+    else if (g->direct)
+        g->now = in_place(g, KDA_TENSOR_INITIAL_STATE, g->seq.slot);
+    else
+        g->call->level->load_state(&g->work, g->memory,
+                                   stored(g, KDA_TENSOR_INITIAL_STATE, g->seq.slot));
+    for (int64_t t = 0, n; t < length; t += n) {
+        n = tokens_at_once(g, t);
+        advance(g, t, n);
+    }
+}
+
+/* One piece. */
 static void run_item(void *arg, int64_t item, int32_t lane)
 {
     const struct call *c = arg;
     const kda_problem *p = &c->plan->problem;
-    const int64_t n = item / p->value_heads;
-    const int32_t head = (int32_t)(item % p->value_heads);
-    const struct kda_sequence seq = kda_run_sequence(c->run, n);
-    if (seq.slot < 0) {
-        skip(c, &seq, head);
-        return;
-    }
-    if (!seq.length) {
-        copy_state(c, &seq, kda_run_write_slot(c->run, n, 0), head);
-        return;
-    }
-    struct scratch s = scratch_of(c, lane);
-    load_state(c, &seq, head, &s);
-    const bool chunks = seq.length > step_limit(p) && c->run->columns == 1;
-    const int32_t most = chunks ? p->chunk : 1; /* tokens at a time */
-    for (int64_t t = 0, done; t < seq.length; t = done) {
-        done = t + most < seq.length ? t + most : seq.length;
-        if (chunks)
-            kda_cpu_chunk(p, c->run, seq.begin + t, (int32_t)(done - t), head, s.state, s.chunk);
-        else
-            step(c, seq.begin + t, head, &s);
-        store_states(c, n, &seq, done, head, &s);
-    }
+    const int64_t n = item / c->pieces / p->value_heads;
+    const int32_t first = (int32_t)(item % c->pieces) * c->columns;
+    float *memory = c->memory + (size_t)lane * c->lane_floats;
+    struct progress g = {
+        .call = c,
+        .work = {.problem = p,
+                 .run = c->run,
+                 .head = (int32_t)(item / c->pieces % p->value_heads),
+                 .first = first,
+                 .columns = p->value_dim - first < c->columns ? p->value_dim - first : c->columns,
+                 .scratch = memory + c->state_floats},
+        .number = n,
+        .seq = kda_run_sequence(c->run, n),
+        .memory = {memory, state_stride(c->columns)},
+    };
+    if (g.seq.slot >= 0 && g.seq.length)
+        run_sequence(&g);
+    else if (first)
+        return; /* the head's first piece sees to it */
+    else if (g.seq.slot < 0)
+        skip(c, &g.seq, g.work.head);
+    else
+        copy_state(c, &g.seq, kda_run_write_slot(c->run, n, 0), g.work.head);
+}
+
+static size_t state_floats(const kda_problem *p, int32_t columns)
+{
+    return (size_t)p->key_dim * (size_t)state_stride(columns);
+}
+
+static size_t lane_floats(const kda_problem *p, const struct kda_cpu_level *level, int32_t columns)
+{
+    return state_floats(p, columns) + kda_lines(level->scratch_floats(p, columns));
 }
 
 static kda_status execute(kda_plan *plan, const struct kda_run *run)
 {
     struct kda_pool *pool = plan->ctx->pool;
-    struct call c = {.plan = plan, .run = run, .lane_floats = scratch_floats(&plan->problem)};
-    int64_t items = run->sequences * plan->problem.value_heads, lanes = kda_pool_threads(pool);
+    const kda_problem *p = &plan->problem;
+    struct call c = {.plan = plan, .run = run, .level = plan->ctx->cpu};
+    int64_t lanes = kda_pool_threads(pool);
+    cut_columns(&c, lanes);
+    c.state_floats = state_floats(p, c.columns);
+    c.lane_floats = lane_floats(p, c.level, c.columns);
+    const int64_t items = run->sequences * p->value_heads * c.pieces;
     lanes = lanes < items ? lanes : items;
     size_t bytes = (size_t)lanes * c.lane_floats * sizeof(float);
-    c.memory = aligned_alloc(LINE * sizeof(float), bytes);
+    c.memory = aligned_alloc(KDA_LINE * sizeof(float), bytes);
     if (!c.memory)
         return kda_no_memory(plan->ctx, "the states at work", bytes);
     kda_pool_run(pool, items, run_item, &c);
@@ -322,11 +256,12 @@ static kda_status execute(kda_plan *plan, const struct kda_run *run)
 }
 
 /* Tokens in a chunk; 0: all sequences go token by token. */
-static int32_t choose_chunk(const kda_problem *p)
+static int32_t choose_chunk(const kda_problem *p, const struct kda_cpu_level *level)
 {
     const int32_t chunk = p->chunk ? p->chunk : CHUNK;
-    const bool pays = p->max_tokens > RECURRENT_UP_TO && p->key_dim >= LEAST_DIM &&
-                      p->value_dim >= LEAST_DIM && p->checkpoint_every % chunk == 0;
+    const bool pays = level->vectors != KDA_VECTORS_NONE && p->max_tokens > RECURRENT_UP_TO &&
+                      p->key_dim >= LEAST_DIM && p->value_dim >= LEAST_DIM &&
+                      p->checkpoint_every % chunk == 0;
     if (p->schedule == KDA_SCHEDULE_RECURRENT || (p->schedule == KDA_SCHEDULE_AUTO && !pays))
         return 0;
     return chunk;
@@ -340,7 +275,10 @@ static kda_status plan_create(kda_plan *plan)
                 "kda_problem.engine: the CPU backend has KDA_ENGINE_FUSED only");
         return KDA_UNSUPPORTED;
     }
-    p->chunk = choose_chunk(p);
+    const struct kda_cpu_level *level = plan->ctx->cpu;
+    p->chunk = choose_chunk(p, level);
+    plan->workspace = (size_t)kda_pool_threads(plan->ctx->pool) *
+                      lane_floats(p, level, most_columns(p, level)) * sizeof(float);
     return KDA_OK;
 }
 
@@ -354,11 +292,12 @@ static size_t describe(const kda_plan *plan, char *text, size_t n)
     const kda_problem *p = &plan->problem;
     const int threads = kda_pool_threads(plan->ctx->pool);
     if (!p->chunk)
-        return (size_t)snprintf(text, n, "schedule=recurrent device=cpu threads=%d", threads);
+        return (size_t)snprintf(text, n, "schedule=recurrent device=cpu threads=%d vectors=%s",
+                                threads, plan->ctx->cpu->name);
     return (size_t)snprintf(text, n,
                             "schedule=chunkwise engine=fused chunk=%d recurrent_up_to=%d "
-                            "device=cpu threads=%d",
-                            (int)p->chunk, (int)step_limit(p), threads);
+                            "device=cpu threads=%d vectors=%s",
+                            (int)p->chunk, (int)step_limit(p), threads, plan->ctx->cpu->name);
 }
 
 static size_t list_facts(const kda_context *ctx, kda_fact *out, size_t max)
@@ -366,6 +305,7 @@ static size_t list_facts(const kda_context *ctx, kda_fact *out, size_t max)
     const kda_fact facts[] = {
         {"name", "CPU backend", "queried"},
         {"threads", ctx->cpu_threads, "queried"},
+        {"vectors", ctx->cpu->name, "queried"},
     };
     for (size_t i = 0; i < KDA_COUNT_OF(facts) && i < max; i++)
         out[i] = facts[i];
@@ -389,6 +329,7 @@ kda_status kda_cpu_open(kda_context *ctx, const kda_context_params *params)
     };
     ctx->ops = &ops;
     ctx->backend = KDA_CPU;
+    ctx->cpu = kda_cpu_level_choose(params->vectors);
     ctx->pool = kda_pool_create(params->threads);
     if (!ctx->pool)
         return kda_no_memory(ctx, "the CPU backend's threads", 0);

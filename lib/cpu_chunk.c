@@ -15,18 +15,7 @@
 #include <string.h>
 
 #include "convert.h"
-#include "internal.h"
-
-/* GCC compiles these two for wider vectors as well, and the loader takes what the machine has; the
- * thread sanitizer is not ready that early. Bits are the same: -std=c11 keeps GCC from fusing
- * operations. Inlined they would run out of registers. */
-#if defined(__clang__) || !defined(__GNUC__)
-#define FOR_WIDER_VECTORS
-#elif defined(__x86_64__) && defined(__GLIBC__) && !defined(__SANITIZE_THREAD__)
-#define FOR_WIDER_VECTORS __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define FOR_WIDER_VECTORS __attribute__((noinline))
-#endif
+#include "cpu.h"
 
 #define TILE 128 /* columns, and */
 #define DEPTH 32 /* terms of a product at a time: what rows are multiplied by stays in cache */
@@ -147,7 +136,6 @@ static inline int32_t add_squares(struct matrix c, struct matrix a, struct matri
 
 /* c += sign a b, where c and b have contiguous rows. With BELOW they may be the same: a row is
  * complete before others use it, which makes this a substitution. */
-FOR_WIDER_VECTORS
 static void multiply(struct matrix c, struct matrix a, struct matrix b, int32_t rows,
                      int32_t columns, int32_t depth, float sign, enum part part)
 {
@@ -203,7 +191,6 @@ static inline void carry_channels(float *restrict c0, float *restrict c1, float 
 
 /* Takes the keys before token i past it: row i of R and of A_qk, but for the diagonal. Keys come
  * in eights, zero where no token has been yet. */
-FOR_WIDER_VECTORS
 static void carry(const struct chunk *c, int32_t i)
 {
     const int32_t C = c->f.chunk, keys = (i + 7) / 8 * 8;

@@ -35,9 +35,10 @@ struct kda_context {
     kda_log_fn log;
     void *log_data;
     kda_log_level log_level;
-    struct kda_pool *pool;     /* CPU backend */
-    char cpu_threads[12];      /* its size, as a fact */
-    struct kda_device *device; /* OpenCL backend */
+    struct kda_pool *pool;           /* CPU backend */
+    const struct kda_cpu_level *cpu; /* its way to compute: cpu.h */
+    char cpu_threads[12];            /* the pool's size, as a fact */
+    struct kda_device *device;       /* OpenCL backend */
 };
 
 struct kda_plan {
@@ -180,37 +181,9 @@ static inline int32_t kda_key_head(const kda_problem *p, int32_t value_head)
 const char *kda_dtype_name(kda_dtype t);
 const char *kda_gate_name(kda_gate g);
 
-/* ---- cpu.c, cpu_chunk.c, cpu_pool.c ----------------------------------------------------- */
+/* ---- cpu.c, cpu_pool.c ------------------------------------------------------------------ */
 
 kda_status kda_cpu_open(kda_context *ctx, const kda_context_params *params);
-
-/* What token t brings to a value head, activated: a row of q or k, exp(log decay) for each key
- * channel, beta. */
-void kda_cpu_load_key(const kda_problem *p, const struct kda_run *run, enum kda_tensor_id id,
-                      int64_t t, int32_t head, float *x);
-void kda_cpu_load_decay(const kda_problem *p, const struct kda_run *run, int64_t t, int32_t head,
-                        float *decay);
-float kda_cpu_load_beta(const kda_problem *p, const struct kda_run *run, int64_t t, int32_t head);
-
-/* The factors of one chunk and head as kda_prepare leaves them (FACTOR_* in cl/common.cl). */
-struct kda_factors {
-    int32_t chunk, padded_k, padded_v;
-    float *w, *qd, *ke, *a_qk, *d, *u;
-};
-struct kda_factors kda_factors_at(float *memory, int32_t chunk, int32_t padded_k, int32_t padded_v);
-
-/* The stages. Chunks of p->chunk tokens, the last one of a sequence may have fewer rows; rows and
- * columns beyond are not written. scratch: kda_cpu_chunk_floats(p). */
-void kda_cpu_prepare(const kda_problem *p, const struct kda_run *run, int64_t start, int32_t rows,
-                     int32_t head, const struct kda_factors *f, float *scratch);
-/* Uses up U, which becomes E. state: [K][V], out: [rows][V]. */
-void kda_cpu_scan(const kda_problem *p, int32_t rows, const struct kda_factors *f, float *state,
-                  float *out);
-
-/* A whole chunk of one value head: state is taken on, out stored. */
-size_t kda_cpu_chunk_floats(const kda_problem *p);
-void kda_cpu_chunk(const kda_problem *p, const struct kda_run *run, int64_t start, int32_t rows,
-                   int32_t head, float *state, float *scratch);
 
 /* Threads that work through numbered items. Several callers may share a pool; each works on its
  * own items too, so a pool without threads still makes progress. */

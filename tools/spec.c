@@ -105,7 +105,8 @@ static const struct spec_device *find(const struct spec_device *list, size_t cou
 
 static void print_devices(const struct spec_device *list, size_t count)
 {
-    fprintf(stderr, "devices here:\n  cpu   the CPU backend\n");
+    fprintf(stderr, "devices here:\n  cpu   the CPU backend; cpu:none, cpu:128, cpu:256, "
+                    "cpu:512: in vectors of so many bits at most\n");
     for (size_t i = 0; i < count; ++i)
         fprintf(stderr, "  %d:%d   %s (%s)\n", list[i].platform, list[i].index, list[i].name,
                 list[i].platform_name);
@@ -113,9 +114,22 @@ static void print_devices(const struct spec_device *list, size_t count)
         fprintf(stderr, "  (no OpenCL device)\n");
 }
 
+/* Whether spec is the CPU backend, and which vectors it names. */
+static bool parse_cpu(const char *spec, kda_vectors *vectors)
+{
+    static const char *const names[] = {"cpu", "cpu:none", "cpu:128", "cpu:256", "cpu:512"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
+        if (!strcasecmp(spec, names[i])) {
+            *vectors = (kda_vectors)i;
+            return true;
+        }
+    }
+    return false;
+}
+
 int spec_resolve(const char *spec, kda_context_params *params)
 {
-    bool cpu = !strcasecmp(spec, "cpu");
+    bool cpu = parse_cpu(spec, &params->vectors);
     if (!*spec) {
         fprintf(stderr, "--device: empty; must be %s\n", SPEC_HELP);
         return EXIT_INPUT;

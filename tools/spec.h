@@ -3,6 +3,7 @@
  *
  *     SPEC = auto     the first OpenCL GPU or accelerator that works, else the CPU backend
  *          | cpu      the CPU backend
+ *          | cpu:N    the same in vectors of N bits at most: 128, 256, 512, or none
  *          | P:D      OpenCL platform and device by index, as `clinfo -l` counts them
  *          | text     part of a device's or platform's name, or of a platform's version, in any
  *                     case: the first device that matches
@@ -19,7 +20,8 @@
 enum { EXIT_WRONG = 1, EXIT_INPUT = 2, EXIT_NO_DEVICE = 3 };
 
 /* For --help. */
-#define SPEC_HELP "auto | cpu | P:D (platform:device index) | part of a device or platform name"
+#define SPEC_HELP                                                                                  \
+    "auto | cpu[:BITS] | P:D (platform:device index) | part of a device or platform name"
 
 struct spec_device {
     cl_device_id id;
@@ -31,8 +33,8 @@ struct spec_device {
  * and stores an array to free in list. */
 size_t spec_devices(struct spec_device **list);
 
-/* Fills in backend and device. 0, or the exit code after saying on stderr what is wrong, with a
- * list of what there is. */
+/* Fills in backend, device and vectors. 0, or the exit code after saying on stderr what is wrong,
+ * with a list of what there is. */
 int spec_resolve(const char *spec, kda_context_params *params);
 
 /* kda_context_params.cache_dir of the tools: $KDA_CACHE_DIR, NULL if that is empty; else

@@ -27,7 +27,7 @@ int main(void)
         return 3;
     if (kda_enqueue(plan, NULL, kda_args(.tokens = 0), 0, NULL, NULL) != KDA_INVALID)
         return 4;
-    if (!kda_plan_describe(plan, text, sizeof text) || kda_plan_workspace(plan) ||
+    if (!kda_plan_describe(plan, text, sizeof text) || !kda_plan_workspace(plan) ||
         !kda_context_facts(ctx, &fact, 1) || kda_context_backend(ctx) != KDA_CPU ||
         kda_context_cl_context(ctx) || kda_context_cl_device(ctx))
         return 5;

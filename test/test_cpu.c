@@ -1,0 +1,195 @@
+/* What the CPU backend adds to the contract: vectors as asked for, and the same bits from any
+ * number of threads. More threads cut heads into fewer columns, so the calls have few heads, and
+ * columns that fill neither a piece nor a vector.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kda.h"
+
+enum { TOKENS = 41, SEQUENCES = 4, SLOTS = 6, MOST_DIM = 300 };
+
+/* A call's memory: numbers between -1 and 1, in every type. */
+struct memory {
+    char q[4 * TOKENS * MOST_DIM], k[4 * TOKENS * MOST_DIM], v[4 * TOKENS * 2 * MOST_DIM];
+    float g[TOKENS * 2 * MOST_DIM], beta[TOKENS * 2];
+    char initial[4 * SLOTS * 2 * 128 * MOST_DIM];
+    char final[4 * SLOTS * 2 * 128 * MOST_DIM], out[4 * TOKENS * 2 * MOST_DIM];
+};
+
+static void fill(void *memory, kda_dtype type, size_t n, float scale, float shift)
+{
+    static uint32_t seed = 1;
+    for (size_t i = 0; i < n; i++) {
+        seed = seed * 1664525 + 1013904223;
+        const float x = (float)(int32_t)seed * 0x1p-31f * scale + shift;
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof bits);
+        if (type == KDA_F32)
+            ((float *)memory)[i] = x;
+        else
+            ((uint16_t *)memory)[i] = (uint16_t)(bits >> 16); /* bf16 */
+    }
+}
+
+static void fill_inputs(struct memory *m, kda_dtype type)
+{
+    memset(m, 0, sizeof *m);
+    fill(m->q, type, TOKENS * MOST_DIM, 0.1f, 0);
+    fill(m->k, type, TOKENS * MOST_DIM, 0.1f, 0);
+    fill(m->v, type, TOKENS * 2 * MOST_DIM, 1, 0);
+    fill(m->g, KDA_F32, TOKENS * 2 * MOST_DIM, 0.5f, -0.5f);
+    fill(m->beta, KDA_F32, TOKENS * 2, 0.5f, 0.5f);
+    fill(m->initial, type, SLOTS * 2 * 128 * MOST_DIM, 1, 0);
+}
+
+/* A sequence of each length that takes another way, and one whose slot is negative. */
+static void execute(struct memory *m, kda_vectors vectors, int32_t threads,
+                    const kda_problem *problem)
+{
+    static const int32_t starts[SEQUENCES + 1] = {0, 1, 1, 7, TOKENS}, slots[] = {4, 0, -1, 2};
+    kda_context *ctx;
+    kda_plan *plan;
+    ck_assert_int_eq(
+        kda_context_create(
+            &ctx, kda_context_params(.backend = KDA_CPU, .threads = threads, .vectors = vectors)),
+        KDA_OK);
+    ck_assert_int_eq(kda_plan_create(&plan, ctx, problem), KDA_OK);
+    memset(m->out, 0xa5, sizeof m->out);
+    memset(m->final, 0xa5, sizeof m->final);
+    ck_assert_int_eq(
+        kda_execute(plan,
+                    kda_args(.tokens = TOKENS, .sequences = SEQUENCES, .q.host = m->q,
+                             .k.host = m->k, .v.host = m->v, .g.host = m->g, .beta.host = m->beta,
+                             .cu_seqlens.host = starts, .state_index.host = slots, .slots = SLOTS,
+                             .initial_state.host = m->initial, .final_state.host = m->final,
+                             .out.host = m->out)),
+        KDA_OK);
+    kda_plan_destroy(&plan);
+    kda_context_destroy(&ctx);
+}
+
+static const struct {
+    int32_t value_heads, key_dim, value_dim;
+    kda_dtype type;
+    kda_state_layout layout;
+    kda_schedule schedule;
+} calls[] = {
+    {1, 128, 128, KDA_F32, KDA_STATE_KV, KDA_SCHEDULE_RECURRENT},
+    {1, 128, 128, KDA_F32, KDA_STATE_KV, KDA_SCHEDULE_CHUNKWISE},
+    {2, 128, 128, KDA_BF16, KDA_STATE_VK, KDA_SCHEDULE_AUTO},
+    {1, 100, 300, KDA_F32, KDA_STATE_VK, KDA_SCHEDULE_RECURRENT},
+    {1, 100, 300, KDA_BF16, KDA_STATE_KV, KDA_SCHEDULE_CHUNKWISE},
+    {2, 33, 65, KDA_F32, KDA_STATE_KV, KDA_SCHEDULE_AUTO},
+};
+
+static kda_problem problem_of(int i)
+{
+    return *kda_problem(.heads = 1, .value_heads = calls[i].value_heads,
+                        .key_dim = calls[i].key_dim, .value_dim = calls[i].value_dim,
+                        .max_tokens = TOKENS, .max_sequences = SEQUENCES, .dtype = calls[i].type,
+                        .g_dtype = KDA_F32, .beta_dtype = KDA_F32, .state_dtype = calls[i].type,
+                        .state_layout = calls[i].layout, .schedule = calls[i].schedule,
+                        .flags = KDA_NORM_QK);
+}
+
+START_TEST(test_threads_change_nothing)
+{
+    static const int32_t threads[] = {2, 3, 16};
+    const kda_problem problem = problem_of(_i);
+    struct memory *one = malloc(sizeof *one), *many = malloc(sizeof *many);
+    ck_assert(one && many);
+    fill_inputs(one, calls[_i].type);
+    for (int vectors = KDA_VECTORS_NONE; vectors <= KDA_VECTORS_512; vectors++) {
+        execute(one, (kda_vectors)vectors, 1, &problem);
+        for (size_t n = 0; n < sizeof threads / sizeof threads[0]; n++) {
+            memcpy(many, one, sizeof *many);
+            execute(many, (kda_vectors)vectors, threads[n], &problem);
+            ck_assert_msg(!memcmp(one->out, many->out, sizeof one->out) &&
+                              !memcmp(one->final, many->final, sizeof one->final),
+                          "%d threads change bits, vectors %d", (int)threads[n], vectors);
+        }
+    }
+    free(one);
+    free(many);
+}
+END_TEST
+
+static void expect_vectors(kda_vectors asked, const char *wanted)
+{
+    kda_context *ctx;
+    kda_fact facts[64];
+    ck_assert_int_eq(kda_context_create(&ctx, kda_context_params(.backend = KDA_CPU, .threads = 1,
+                                                                 .vectors = asked)),
+                     KDA_OK);
+    const size_t n = kda_context_facts(ctx, facts, 64);
+    size_t i = 0;
+    while (i < n && strcmp(facts[i].name, "vectors"))
+        i++;
+    ck_assert_uint_lt(i, n);
+    ck_assert_str_eq(facts[i].value, wanted);
+    kda_context_destroy(&ctx);
+}
+
+/* The longest that the processor has, up to what was asked for. */
+START_TEST(test_vectors_as_asked_for)
+{
+    const char *at_256 = "128", *at_512;
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        at_256 = "256";
+#endif
+    at_512 = at_256;
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        at_512 = "512";
+#endif
+    expect_vectors(KDA_VECTORS_NONE, "none");
+    expect_vectors(KDA_VECTORS_128, "128");
+    expect_vectors(KDA_VECTORS_256, at_256);
+    expect_vectors(KDA_VECTORS_512, at_512);
+    expect_vectors(KDA_VECTORS_AUTO, at_512);
+}
+END_TEST
+
+/* What a call takes is known ahead, and does not grow with it. */
+START_TEST(test_memory_is_bounded)
+{
+    const kda_problem call = problem_of(_i);
+    kda_problem large = call;
+    kda_context *ctx;
+    kda_plan *plans[2];
+    large.max_tokens = 1000000;
+    large.value_heads = large.heads = 64;
+    large.value_dim = 65536;
+    ck_assert_int_eq(kda_context_create(&ctx, kda_context_params(.backend = KDA_CPU, .threads = 4)),
+                     KDA_OK);
+    ck_assert_int_eq(kda_plan_create(&plans[0], ctx, &call), KDA_OK);
+    ck_assert_int_eq(kda_plan_create(&plans[1], ctx, &large), KDA_OK);
+    ck_assert_uint_gt(kda_plan_workspace(plans[0]), 0);
+    ck_assert_uint_lt(kda_plan_workspace(plans[1]), 4 << 20);
+    kda_plan_destroy(&plans[0]);
+    kda_plan_destroy(&plans[1]);
+    kda_context_destroy(&ctx);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tcase = tcase_create("cpu");
+    tcase_add_loop_test(tcase, test_threads_change_nothing, 0,
+                        (int)(sizeof calls / sizeof calls[0]));
+    tcase_add_test(tcase, test_vectors_as_asked_for);
+    tcase_add_loop_test(tcase, test_memory_is_bounded, 0, (int)(sizeof calls / sizeof calls[0]));
+    tcase_set_timeout(tcase, 60);
+    Suite *suite = suite_create("cpu");
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
