@@ -41,6 +41,7 @@ void *keep(void *thing, void (*destroy)(void *))
 void harness_teardown(void)
 {
     char ignored[1];
+    report_progress();
     device_last_error(ignored, sizeof(ignored));
     while (made) {
         struct made *m = made;

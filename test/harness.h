@@ -47,8 +47,26 @@ struct worst {
 };
 extern struct worst worst;
 
-/* Every test case has this as its checked teardown: frees what the test made. */
+/* Every test case has this as its checked teardown: frees what the test made, shows progress. */
 void harness_teardown(void);
+
+/* report.c. First in a test that some devices cannot be put to: ends it, as skipped. */
+#define NEEDS(condition, reason)                                                                   \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            report_skip(__func__, reason);                                                         \
+            return;                                                                                \
+        }                                                                                          \
+    } while (0)
+#define NEEDS_QUEUES NEEDS(device.id, "the CPU backend has no queues")
+
+void report_begin(void); /* with a device */
+void report_skip(const char *function, const char *reason);
+int report_skipped(void); /* how many tests, which Check takes for passed */
+void report_print_skips(void);
+void report_progress(void); /* after each test */
+/* Makes the TAP file that Check wrote one that knows of skips. false: a file can't be had. */
+bool report_tap(const char *from, const char *to);
 
 /* Has a thing destroyed when the test ends; returns it. */
 void *keep(void *thing, void (*destroy)(void *thing));

@@ -14,7 +14,7 @@
 enum { MOST_WORDS = 256 };
 
 struct options {
-    const char *device, *golden, *call;
+    const char *device, *golden, *call, *tap;
     enum level level;
 };
 
@@ -30,6 +30,7 @@ static const char help[] =
     "  --seed N            of random problems and numbers; default: $KDA_TEST_SEED, else 1\n"
     "  --with WORDS        put before every call, such as schedule=recurrent (test/call.h)\n"
     "  --call TEXT         runs one call, as a failed test prints it, and nothing else\n"
+    "  --tap FILE          writes the results in the Test Anything Protocol too; with --device\n"
     "  --golden DIR        where the golden vectors are; default: " GOLDEN_DIR "\n"
     "  --verbose           names every test, and every call before it runs\n"
     "  --help\n"
@@ -59,15 +60,11 @@ static bool read_level(const char *text, enum level *level)
 static int read_options(int argc, char **argv, struct options *o)
 {
     static const struct option options[] = {
-        {"device", required_argument, NULL, 'd'},
-        {"level", required_argument, NULL, 'l'},
-        {"seed", required_argument, NULL, 's'},
-        {"call", required_argument, NULL, 'c'},
-        {"golden", required_argument, NULL, 'g'},
-        {"with", required_argument, NULL, 'w'},
-        {"verbose", no_argument, NULL, 'v'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
+        {"device", required_argument, NULL, 'd'}, {"level", required_argument, NULL, 'l'},
+        {"seed", required_argument, NULL, 's'},   {"call", required_argument, NULL, 'c'},
+        {"golden", required_argument, NULL, 'g'}, {"tap", required_argument, NULL, 't'},
+        {"with", required_argument, NULL, 'w'},   {"verbose", no_argument, NULL, 'v'},
+        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0},
     };
     int c;
     while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -77,6 +74,8 @@ static int read_options(int argc, char **argv, struct options *o)
             o->call = optarg;
         else if (c == 'g')
             o->golden = optarg;
+        else if (c == 't')
+            o->tap = optarg;
         else if (c == 'w')
             harness_words = optarg;
         else if (c == 'v')
@@ -124,7 +123,8 @@ static void print_summary(const struct options *o, int passed, int failed)
     print_plan();
     printf("options   --level %s --seed %llu --with '%s'\n", o->level == FULL ? "full" : "quick",
            (unsigned long long)harness_seed, harness_words);
-    printf("tests     %d passed, %d failed\n", passed, failed);
+    printf("tests     %d passed, %d failed, %d skipped\n", passed, failed, report_skipped());
+    report_print_skips();
     print_worst("worst     rms error of out:  ", worst.out);
     print_worst("          rms error of state:", worst.state);
     printf("-----------------\n");
@@ -161,38 +161,52 @@ static bool is_call(const char *option, const char *text)
     return call;
 }
 
-static void run_suite(Suite *suite, int *passed, int *failed)
+/* Runs the suites; false: the TAP file could not be written. */
+static bool run_suites(SRunner *runner, const char *tap, int *passed, int *failed)
 {
-    SRunner *runner = srunner_create(suite);
+    char by_check[4096];
+    if (tap) {
+        snprintf(by_check, sizeof(by_check), "%s.part", tap);
+        srunner_set_tap(runner, by_check);
+    }
+    report_begin();
     srunner_set_fork_status(runner, CK_NOFORK); /* OpenCL drivers do not survive a fork */
     srunner_run_all(runner, harness_verbose ? CK_VERBOSE : CK_NORMAL);
-    *failed += srunner_ntests_failed(runner);
-    *passed += srunner_ntests_run(runner) - srunner_ntests_failed(runner);
+    *failed = srunner_ntests_failed(runner);
+    *passed = srunner_ntests_run(runner) - *failed - report_skipped();
     srunner_free(runner);
     fflush(stdout);
+    if (!tap || report_tap(by_check, tap))
+        return true;
+    perror(tap);
+    return false;
+}
+
+static SRunner *choose_suites(const struct options *o)
+{
+    SRunner *runner = srunner_create(o->call ? suite_call(o->call) : suite_golden(o->golden));
+    if (!o->call) {
+        srunner_add_suite(runner, suite_cases(o->level));
+        srunner_add_suite(runner, suite_relations());
+        srunner_add_suite(runner, suite_shapes(o->level));
+    }
+    return runner;
 }
 
 /* The exit code that one device comes to. */
 static int test_device(const kda_context_params *params, const struct options *o)
 {
-    int passed = 0, failed = 0;
+    int passed, failed;
     if (!device_open(params)) {
         device_close();
         return EXIT_NO_DEVICE;
     }
     printf("kda %s on %s (%s), seed %llu\n", kda_version(), device.name, device.driver,
            (unsigned long long)harness_seed);
-    if (o->call) {
-        run_suite(suite_call(o->call), &passed, &failed);
-    } else {
-        run_suite(suite_golden(o->golden), &passed, &failed);
-        run_suite(suite_cases(o->level), &passed, &failed);
-        run_suite(suite_relations(), &passed, &failed);
-        run_suite(suite_shapes(o->level), &passed, &failed);
-    }
+    bool written = run_suites(choose_suites(o), o->tap, &passed, &failed);
     print_summary(o, passed, failed);
     device_close();
-    return failed || !passed ? EXIT_WRONG : 0;
+    return failed || !passed ? EXIT_WRONG : written ? 0 : EXIT_INPUT;
 }
 
 /* The CPU backend and every OpenCL device. */
@@ -224,7 +238,7 @@ int main(int argc, char **argv)
     if (strlen(harness_words) >= MOST_WORDS)
         return usage("--with", "too long");
     if (!o.device || !*o.device)
-        return test_everything(&o);
+        return o.tap ? usage("--tap", "needs --device") : test_everything(&o);
     kda_context_params params = {.struct_size = sizeof(params)};
     code = spec_resolve(o.device, &params);
     return code ? code : test_device(&params, &o);

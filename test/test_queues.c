@@ -26,6 +26,7 @@ static cl_command_queue make_loose_queue(void)
 
 START_TEST(test_context_of_the_caller)
 {
+    NEEDS_QUEUES;
     struct call *right = run(SOME "lengths=70,4"), *call = copy(right);
     cl_int code;
     cl_context context = clCreateContext(NULL, 1, &device.id, NULL, NULL, &code);
@@ -55,6 +56,7 @@ END_TEST
  * waits for the call's event alone. */
 START_TEST(test_wait_list_and_event_are_honoured)
 {
+    NEEDS_QUEUES;
     struct call *right = run(SOME "lengths=70,4"), *call = copy(right), *late = copy(right);
     cl_command_queue copies = make_loose_queue(), queue = make_loose_queue();
     cl_event start, written[TENSORS], done, read;
@@ -106,6 +108,7 @@ static void continue_often(kda_plan *plan, struct call *call, int times)
 
 START_TEST(test_queues_share_a_plan)
 {
+    NEEDS_QUEUES;
     enum { TIMES = 50 };
     struct call *call[2] = {make(SOME "lengths=70 in_place=1"),
                             make(SOME "lengths=70 in_place=1 seed=77")};
@@ -132,6 +135,7 @@ END_TEST
 /* The contents of memory count, not which memory it is. */
 START_TEST(test_offsets_change_in_the_same_memory)
 {
+    NEEDS_QUEUES;
     struct call *call = make(SOME "lengths=90,0 cu=i32"), *other = make(SOME "lengths=6,84 cu=i32");
     kda_plan *plan = plan_for(call);
     run_plan(plan, other);
@@ -156,6 +160,7 @@ static void set_wide(struct tensor *t, int64_t i, int64_t x)
  * tensors, and the kernel ends. */
 START_TEST(test_garbage_stays_inside)
 {
+    NEEDS_QUEUES;
     static const int64_t offsets[][5] = {
         {0, INT32_MAX, -5, 7, 3},
         {INT32_MIN, 4, 3, 2, 1},
@@ -192,6 +197,7 @@ END_TEST
  * left alone. */
 START_TEST(test_wrong_but_ordered_values_have_a_meaning)
 {
+    NEEDS_QUEUES;
     struct call *call = make(SOME "lengths=4,4,4 cu=i64 index=0,1,2 slots=3 index_type=i64");
     static const int64_t offsets[] = {2, 4, 4, 9}, slots[] = {1, 0, ((int64_t)1 << 32) + 2};
     for (int i = 0; i < 4; i++)
@@ -206,6 +212,7 @@ END_TEST
  */
 START_TEST(test_workspace_size_does_not_matter)
 {
+    NEEDS_QUEUES;
     const char *words = "H=2 HV=4 K=48 V=36 state=normal lengths=150,3,100";
     struct call *whole = run("%s", words);
     size_t size = kda_plan_workspace(plan_for(make(SOME "lengths=70")));
@@ -220,8 +227,19 @@ enum { FAR_V = 8 };
 static const int64_t far_stride = ((int64_t)1 << 31) + 2 * FAR_V;
 static const size_t far_size = 2 * (((size_t)1 << 31) + 4 * FAR_V);
 
+/* Where buffers cannot be so large, strides cannot either. */
+static bool has_far_memory(void)
+{
+    cl_ulong most = 0, all = 0;
+    clGetDeviceInfo(device.id, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof(most), &most, NULL);
+    clGetDeviceInfo(device.id, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof(all), &all, NULL);
+    return most >= far_size && all >= 2 * far_size;
+}
+
 START_TEST(test_strides_beyond_32_bits_on_device)
 {
+    NEEDS_QUEUES;
+    NEEDS(has_far_memory(), "the device has not the memory");
     struct call *near = run("V=8 lengths=2 dtype=bf16 state=normal"), *far = copy(near);
     kda_plan *plan = plan_for(near);
     struct buffers *buffers = upload(far, plan, device.context);
@@ -247,15 +265,6 @@ START_TEST(test_strides_beyond_32_bits_on_device)
 }
 END_TEST
 
-/* Where buffers cannot be so large, strides cannot either. */
-static bool has_far_memory(void)
-{
-    cl_ulong most = 0, all = 0;
-    clGetDeviceInfo(device.id, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof(most), &most, NULL);
-    clGetDeviceInfo(device.id, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof(all), &all, NULL);
-    return most >= far_size && all >= 2 * far_size;
-}
-
 TCase *tcase_queues(void)
 {
     TCase *tcase = tcase_create("queues");
@@ -267,7 +276,6 @@ TCase *tcase_queues(void)
     tcase_add_loop_test(tcase, test_garbage_stays_inside, 0, 4);
     tcase_add_test(tcase, test_wrong_but_ordered_values_have_a_meaning);
     tcase_add_test(tcase, test_workspace_size_does_not_matter);
-    if (has_far_memory())
-        tcase_add_test(tcase, test_strides_beyond_32_bits_on_device);
+    tcase_add_test(tcase, test_strides_beyond_32_bits_on_device);
     return tcase;
 }

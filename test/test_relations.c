@@ -328,7 +328,6 @@ Suite *suite_relations(void)
     tcase_add_test(tcase, test_outputs_do_not_depend_on_each_other);
     tcase_add_test(tcase, test_threads_share_a_plan);
     suite_add_tcase(suite, tcase);
-    if (device.id)
-        suite_add_tcase(suite, tcase_queues());
+    suite_add_tcase(suite, tcase_queues());
     return suite;
 }

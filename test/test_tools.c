@@ -1,6 +1,6 @@
 /* kdabench and kdainfo as their users see them: what they print, in each form, and how they end.
  *
- *     test_tools KDABENCH KDABENCH_WRONG KDAINFO KDAINFO_WRONG
+ *     test_tools KDABENCH KDABENCH_WRONG KDAINFO KDAINFO_WRONG KDATEST
  *
  * The _WRONG ones are the same programs on a library that computes wrongly (wrong_execute.c) and,
  * kdainfo, on OpenCL at its worst (fake_opencl.c).
@@ -17,7 +17,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static char *kdabench, *kdabench_wrong, *kdainfo, *kdainfo_wrong;
+static char *kdabench, *kdabench_wrong, *kdainfo, *kdainfo_wrong,
+    *kdatest; /* the last: test_kdatest.c */
 
 static struct outcome run_list(const char *tool, const char *const *arguments)
 {
@@ -423,14 +424,16 @@ Suite *suite_programs(void)
 
 int main(int argc, char **argv)
 {
-    char **const programs[] = {&kdabench, &kdabench_wrong, &kdainfo, &kdainfo_wrong};
+    char **const programs[] = {&kdabench, &kdabench_wrong, &kdainfo, &kdainfo_wrong, &kdatest};
     for (int i = 0; i < COUNT(programs); ++i)
         if (argc != 1 + COUNT(programs) || !(*programs[i] = realpath(argv[1 + i], NULL))) {
-            fprintf(stderr, "usage: test_tools KDABENCH KDABENCH_WRONG KDAINFO KDAINFO_WRONG\n");
+            fprintf(stderr,
+                    "usage: test_tools KDABENCH KDABENCH_WRONG KDAINFO KDAINFO_WRONG KDATEST\n");
             return EXIT_FAILURE;
         }
     SRunner *runner = srunner_create(suite_problem());
     srunner_add_suite(runner, suite_programs());
+    srunner_add_suite(runner, suite_kdatest(kdatest));
     srunner_set_fork_status(runner, CK_NOFORK);
     srunner_run_all(runner, CK_NORMAL);
     int failed = srunner_ntests_failed(runner);

@@ -10,6 +10,7 @@
 #define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
 Suite *suite_problem(void);
+Suite *suite_kdatest(const char *path); /* of the program */
 Suite *suite_programs(void);
 
 #endif

@@ -1,0 +1,91 @@
+/* kdatest as its users see it: the TAP file, skipped tests, misuse.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "files.h"
+#include "spec.h"
+#include "test_tools.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *kdatest;
+
+static struct outcome run_list(const char *const *arguments)
+{
+    program = kdatest;
+    return run_arguments(arguments);
+}
+#define run_kdatest(...) run_list((const char *const[]){__VA_ARGS__, NULL})
+
+static void ck_says(const char *output, const char *what)
+{
+    ck_assert_msg(strstr(output, what), "does not say \"%s\" but\n%.2000s", what, output);
+}
+
+static void ck_file_says(const char *path, const char *what)
+{
+    size_t size;
+    char *all = read_bytes(path, &size);
+    all = realloc(all, size + 1);
+    all[size] = '\0';
+    ck_says(all, what);
+    free(all);
+}
+
+START_TEST(test_tap)
+{
+    struct outcome o =
+        run_kdatest("--device", "cpu", "--tap", "good", "--call", "H=1 K=2 V=2 lengths=3");
+    ck_assert_int_eq(o.code, EXIT_SUCCESS);
+    ck_says(o.out, "\ntests     1 passed, 0 failed, 0 skipped\n");
+    ck_file_says("good", "ok 1 - ");
+    ck_file_says("good", "\n1..1\n");
+    o = run_kdatest("--device", "cpu", "--tap", "bad", "--call", "H=1 K=2 V=2 lengths=3 slack=0");
+    ck_assert_int_eq(o.code, EXIT_WRONG);
+    ck_says(o.out, "\ntests     0 passed, 1 failed, 0 skipped\n");
+    ck_file_says("bad", "not ok 1 - ");
+    CHECK_FOLDER("good", "bad");
+}
+END_TEST
+
+/* Nothing has passed when all was skipped. */
+START_TEST(test_skips)
+{
+    setenv("CK_RUN_CASE", "queues", 1);
+    struct outcome o = run_kdatest("--device", "cpu", "--tap", "tap");
+    unsetenv("CK_RUN_CASE");
+    ck_assert_int_eq(o.code, EXIT_WRONG);
+    ck_says(o.out,
+            "\ntests     0 passed, 0 failed, 11 skipped\nskipped   11: the CPU backend has no");
+    ck_file_says("tap", "test_queues_share_a_plan # SKIP the CPU backend has no queues\n");
+}
+END_TEST
+
+START_TEST(test_misuse)
+{
+    char *device = getenv("KDA_TEST_DEVICE");
+    device = device ? strdup(device) : NULL;
+    unsetenv("KDA_TEST_DEVICE");
+    struct outcome o = run_kdatest("--tap", "tap");
+    if (device)
+        setenv("KDA_TEST_DEVICE", device, 1);
+    free(device);
+    CHECK_OUTCOME(&o, EXIT_INPUT, "--tap needs --device");
+    o = run_kdatest("--device", "cpu", "--call", "H=1", "--tap", "none/tap");
+    CHECK_OUTCOME(&o, EXIT_INPUT, "none/tap");
+    CHECK_FOLDER(NULL);
+}
+END_TEST
+
+Suite *suite_kdatest(const char *path)
+{
+    Suite *suite = suite_create("kdatest");
+    TCase *tcase = tcase_create("kdatest");
+    kdatest = path;
+    tcase_add_checked_fixture(tcase, folder_enter, folder_leave);
+    tcase_add_test(tcase, test_tap);
+    tcase_add_test(tcase, test_skips);
+    tcase_add_test(tcase, test_misuse);
+    suite_add_tcase(suite, tcase);
+    return suite;
+}
