@@ -272,6 +272,18 @@ START_TEST(test_info_json)
 }
 END_TEST
 
+START_TEST(test_info_measure)
+{
+    struct outcome o = run(kdainfo, "--measure", "--json", "--device", "cpu");
+    ck_exit(&o, EXIT_SUCCESS);
+    cJSON *report = parse(&o);
+    const cJSON *cpu = cJSON_GetArrayItem(get(report, "devices"), 0);
+    ck_assert_double_gt(number(get(cpu, "measured"), "copy_bytes_per_s"), 1e8);
+    ck_assert(!cJSON_GetObjectItem(get(cpu, "measured"), "empty_kernel_s"));
+    cJSON_Delete(report);
+}
+END_TEST
+
 /* The folder of built programs, by each of its names; what is in it is counted. */
 START_TEST(test_info_cache)
 {
@@ -343,7 +355,7 @@ END_TEST
 /* Every question refused is a note, every platform that fails a line; nothing ends the program. */
 START_TEST(test_info_degrades)
 {
-    struct outcome o = run(kdainfo_wrong, "--json");
+    struct outcome o = run(kdainfo_wrong, "--json", "--measure");
     ck_exit(&o, EXIT_SUCCESS);
     cJSON *report = parse(&o);
     const cJSON *platforms = get(report, "platforms"), *devices = get(report, "devices");
@@ -355,6 +367,7 @@ START_TEST(test_info_degrades)
     ck_assert_str_eq(text(mute, "name"), "Mute Processor");
     ck_assert_str_eq(text(mute, "platform"), "Lonely");
     ck_says(text(mute, "error"), "clCreateContext");
+    ck_assert_int_eq(cJSON_GetArraySize(get(mute, "measured")), 0);
     ck_assert(cJSON_IsNull(get(get(mute, "properties"), "global_memory_bytes")));
     ck_assert(cJSON_IsNull(get(get(mute, "properties"), "compute_units")));
     ck_assert(cJSON_IsNull(get(get(mute, "properties"), "warp_size")));
@@ -411,6 +424,7 @@ Suite *suite_programs(void)
     tcase_add_test(bench, test_absent_device);
     tcase_add_loop_test(bench, test_help, 0, 2);
     tcase_add_test(info, test_info_json);
+    tcase_add_test(info, test_info_measure);
     tcase_add_test(info, test_info_cache);
     tcase_add_test(info, test_info_page);
     tcase_add_test(info, test_info_without_opencl);

@@ -1,6 +1,6 @@
-/* What the device can do at best, measured: the bandwidth of a large copy and the time of a kernel
- * that does nothing. A call can't be faster than the latter, nor than its bytes at the former
- * unless they sit in a cache.
+/* What the device can do at best, measured: the bandwidth of a large copy, the rate of f32
+ * multiply-adds, and the time of a kernel that does nothing. A call can't be faster than the last,
+ * nor than its bytes at the first unless they sit in a cache; only matrix units beat the second.
  *
  * SPDX-License-Identifier: MIT */
 #include "bench.h"
@@ -16,9 +16,28 @@
 enum { COPY_BYTES = 256 << 20, GPU_COPY_BYTES = 1 << 30 };
 enum { RUNS = 9, MOST_THREADS = 256 };
 
+/* Work-items of the multiply-adds: 2^30 operations on a processor, 2^35 on a GPU. */
+enum { TURNS = 64, ITEM_FLOPS = TURNS * 4 * 16 * 2, ITEMS = (1 << 30) / ITEM_FLOPS };
+enum { GPU_ITEMS = 32 * ITEMS };
+
 static const char source[] =
     "__kernel void copy(__global const float4 *restrict from, __global float4 *restrict to)\n"
     "{ to[get_global_id(0)] = from[get_global_id(0)]; }\n"
+    "__kernel void multiply_add(__global float *out)\n"
+    "{\n"
+    "    const float16 x = (float16)(1.0f + 1e-7f * (float)get_global_id(0));\n"
+    "    float16 a = x, b = x + 1.0f, c = x + 2.0f, d = x + 3.0f;\n"
+    "    for (int i = 0; i < 64; i++) {\n"
+    "        a = mad(a, x, x);\n"
+    "        b = mad(b, x, x);\n"
+    "        c = mad(c, x, x);\n"
+    "        d = mad(d, x, x);\n"
+    "    }\n"
+    "    a += b + c + d;\n"
+    "    const float8 e = a.lo + a.hi;\n"
+    "    const float4 f = e.lo + e.hi;\n"
+    "    out[get_global_id(0)] = f.x + f.y + f.z + f.w;\n"
+    "}\n"
     "__kernel void empty(void) {}\n";
 
 /* A kernel's time, the median of warm runs: by its event, and by the clock from the call until the
@@ -84,25 +103,50 @@ static void measure_copy(struct bench *b, cl_context context, cl_kernel kernel)
         clReleaseMemObject(to);
 }
 
+static void measure_multiply_add(struct bench *b, cl_context context, cl_kernel kernel)
+{
+    size_t items = b->small ? ITEMS : GPU_ITEMS;
+    cl_mem out = clCreateBuffer(context, CL_MEM_WRITE_ONLY, items * sizeof(float), NULL, NULL);
+    if (!out)
+        return;
+    if (!clSetKernelArg(kernel, 0, sizeof out, &out)) {
+        struct kernel_times times = time_kernel(b, kernel, items);
+        double seconds = b->by_clock ? times.clock : times.event;
+        b->f32_flops_s = seconds > 0 ? (double)ITEM_FLOPS * (double)items / seconds : 0;
+    }
+    clReleaseMemObject(out);
+}
+
+static void measure_empty(struct bench *b, cl_context context, cl_kernel kernel)
+{
+    (void)context;
+    clRetainKernel(kernel);
+    b->empty = kernel;
+    struct kernel_times times = time_kernel(b, kernel, 1);
+    b->empty_s = b->by_clock ? times.clock : times.event;
+}
+
+/* The copy comes first: it settles by_clock. */
 static void measure_opencl(struct bench *b)
 {
+    static const struct {
+        const char *kernel;
+        void (*measure)(struct bench *b, cl_context context, cl_kernel kernel);
+    } limits[] = {
+        {"copy", measure_copy}, {"multiply_add", measure_multiply_add}, {"empty", measure_empty}};
     cl_context context = kda_context_cl_context(b->ctx);
     cl_device_id device = kda_context_cl_device(b->ctx);
     const char *text = source;
     cl_program program = clCreateProgramWithSource(context, 1, &text, NULL, NULL);
     if (!program)
         return;
-    if (!clBuildProgram(program, 1, &device, "", NULL, NULL)) {
-        cl_kernel copy = clCreateKernel(program, "copy", NULL);
-        b->empty = clCreateKernel(program, "empty", NULL);
-        if (copy) {
-            measure_copy(b, context, copy);
-            clReleaseKernel(copy);
-        }
-        if (b->empty) {
-            struct kernel_times times = time_kernel(b, b->empty, 1);
-            b->empty_s = b->by_clock ? times.clock : times.event;
-        }
+    bool built = !clBuildProgram(program, 1, &device, "", NULL, NULL);
+    for (int i = 0; built && i < 3; ++i) {
+        cl_kernel kernel = clCreateKernel(program, limits[i].kernel, NULL);
+        if (!kernel)
+            continue;
+        limits[i].measure(b, context, kernel);
+        clReleaseKernel(kernel);
     }
     clReleaseProgram(program);
 }

@@ -12,6 +12,8 @@
  *                   "facts": [{"name", "value", "source"}],
  *                   "types": [{"type", "status", "why"}],
  *                   "engines": [{"schedule", "engine", "status", "why"}],
+ *                   "measured": {"copy_bytes_per_s", "f32_flops_per_s", "empty_kernel_s"}; with
+ *                   --measure, and what could not be measured is absent,
  *                   "models": [{"model", "problem", "status", "why", "plan", "plan_create_s"}],
  *                   "selftest": [{"problem", "status", "why", "out_error", "state_error"}],
  *                   "log": [{"level", "line"}]}]}
@@ -37,6 +39,8 @@ void info_add_cache(cJSON *report);
 /* Adds what the library makes of a device, from error to log. 0, EXIT_WRONG: a
  * self-test failed, or EXIT_NO_DEVICE: the library can't use the device. */
 int info_add_library(cJSON *device, const kda_context_params *params, bool selftest, bool verbose);
+/* Adds what the device can do at best. */
+void info_add_measured(cJSON *device, const kda_context_params *params);
 
 /* info_print.c */
 void info_print(const cJSON *report, bool verbose);

@@ -3,6 +3,7 @@
  * from a plan that was made or refused.
  *
  * SPDX-License-Identifier: MIT */
+#include "bench.h"
 #include "info.h"
 #include "machine.h"
 #include "spec.h"
@@ -105,6 +106,24 @@ void info_add_cache(cJSON *report)
     cJSON_AddStringToObject(cache, "dir", dir);
     cJSON_AddNumberToObject(cache, "programs", programs);
     cJSON_AddNumberToObject(cache, "bytes", bytes);
+}
+
+static void add_measured(cJSON *measured, const char *name, double value)
+{
+    if (value > 0)
+        cJSON_AddNumberToObject(measured, name, value);
+}
+
+void info_add_measured(cJSON *device, const kda_context_params *params)
+{
+    struct bench b;
+    cJSON *measured = cJSON_AddObjectToObject(device, "measured");
+    if (bench_open(&b, params, false))
+        bench_limits(&b);
+    add_measured(measured, "copy_bytes_per_s", b.copy_bytes_s);
+    add_measured(measured, "f32_flops_per_s", b.f32_flops_s);
+    add_measured(measured, "empty_kernel_s", b.empty_s);
+    bench_close(&b);
 }
 
 static void add_types(cJSON *device, kda_context *ctx, struct listener *log)

@@ -155,6 +155,23 @@ static void print_seconds(double seconds)
         printf("%.2f s", seconds);
 }
 
+static void print_measured(const cJSON *device)
+{
+    const cJSON *value, *list = cJSON_GetObjectItem(device, "measured");
+    static const struct {
+        const char *name, *label, *unit;
+        double scale;
+    } rows[] = {{"copy_bytes_per_s", "a large copy, in and out", "GB/s", 1e-9},
+                {"f32_flops_per_s", "f32 multiply-adds", "GFLOP/s", 1e-9},
+                {"empty_kernel_s", "an empty kernel", "us", 1e6}};
+    if (list)
+        printf("  measured\n");
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i)
+        if ((value = cJSON_GetObjectItem(list, rows[i].name)))
+            printf("    %-*s%.4g %s\n", VALUE_COLUMN - 4, rows[i].label,
+                   rows[i].scale * value->valuedouble, rows[i].unit);
+}
+
 static void print_models(const cJSON *device)
 {
     const cJSON *row;
@@ -201,6 +218,7 @@ static void print_device(const cJSON *device, bool verbose)
     else
         print_facts(device);
     print_properties(device, verbose);
+    print_measured(device);
     if (!*error) {
         print_support(device);
         print_models(device);

@@ -20,20 +20,19 @@ static const char usage[] =
     "options:\n"
     "  -d, --device SPEC  this device only: " SPEC_HELP "\n"
     "  -s, --selftest     run small problems on each device and compare them with f64\n"
+    "  -m, --measure      time a large copy, multiply-adds and an empty kernel\n"
     "  -j, --json         the same as one JSON document\n"
     "  -v, --verbose      extensions, and all that the library logs\n"
     "  -h, --help\n"
     "\n" SPEC_CACHE_HELP "\n"
-    "JSON: {kda, cache: {dir, programs, bytes}, platforms: [{index, name, vendor, version, "
-    "devices, note}], note, devices: "
-    "[{spec,\n"
-    "name, platform, properties: {..}, notes: [..], error, facts: [{name, value, source}],\n"
-    "types: [{type, status, why}], engines: [{schedule, engine, status, why}], models: [{model,\n"
-    "problem, status, why, plan, plan_create_s}], selftest: [{problem, status, why, out_error,\n"
-    "state_error}], log: [{level, line}]}]}. A property is null if the driver doesn't tell, and\n"
-    "notes say what it answered; status is OK, a library status, or WRONG; what has nothing to "
-    "say\n"
-    "is absent.\n"
+    "JSON: {kda, cache: {dir, programs, bytes}, platforms: [{index, name, vendor, version,\n"
+    "devices, note}], note, devices: [{spec, name, platform, properties: {..}, notes: [..],\n"
+    "error, facts: [{name, value, source}], measured: {copy_bytes_per_s, f32_flops_per_s,\n"
+    "empty_kernel_s}, types: [{type, status, why}], engines: [{schedule, engine, status, why}],\n"
+    "models: [{model, problem, status, why, plan, plan_create_s}], selftest: [{problem, status,\n"
+    "why, out_error, state_error}], log: [{level, line}]}]}. A property is null if the driver\n"
+    "doesn't tell, and notes say what it answered; status is OK, a library status, or WRONG; what\n"
+    "has nothing to say is absent.\n"
     "\n"
     "exit: 0 even if a device does not work, 1 a self-test failed, 2 bad usage, 3 the device "
     "asked\n"
@@ -41,19 +40,23 @@ static const char usage[] =
 
 struct options {
     const char *device;
-    bool selftest, json, verbose;
+    bool selftest, measure, json, verbose;
 };
 
 /* -1: go on; else the exit code. */
 static int read_options(int argc, char **argv, struct options *options)
 {
     static const struct option names[] = {
-        {"device", required_argument, NULL, 'd'}, {"selftest", no_argument, NULL, 's'},
-        {"json", no_argument, NULL, 'j'},         {"verbose", no_argument, NULL, 'v'},
-        {"help", no_argument, NULL, 'h'},         {0},
+        {"device", required_argument, NULL, 'd'},
+        {"selftest", no_argument, NULL, 's'},
+        {"measure", no_argument, NULL, 'm'},
+        {"json", no_argument, NULL, 'j'},
+        {"verbose", no_argument, NULL, 'v'},
+        {"help", no_argument, NULL, 'h'},
+        {0},
     };
     int letter;
-    while ((letter = getopt_long(argc, argv, "d:sjvh", names, NULL)) != -1) {
+    while ((letter = getopt_long(argc, argv, "d:smjvh", names, NULL)) != -1) {
         if (letter == 'h') {
             fputs(usage, stdout);
             return EXIT_SUCCESS;
@@ -62,6 +65,8 @@ static int read_options(int argc, char **argv, struct options *options)
             options->device = optarg;
         else if (letter == 's')
             options->selftest = true;
+        else if (letter == 'm')
+            options->measure = true;
         else if (letter == 'j')
             options->json = true;
         else if (letter == 'v')
@@ -93,6 +98,8 @@ static void add_device(cJSON *report, const struct spec_device *device,
     if (device)
         cJSON_AddStringToObject(page, "platform", device->platform_name);
     info_add_properties(page, params.device);
+    if (options->measure)
+        info_add_measured(page, &params);
     int exit_code = info_add_library(page, &params, options->selftest, options->verbose);
     if (exit_code == EXIT_WRONG || (options->device && exit_code))
         *worst = exit_code;
