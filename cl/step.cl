@@ -63,12 +63,19 @@
 #error "KDA_ROWS * KDA_GROUPS must cover KDA_K"
 #endif
 
-/* A work-item's part of a state in memory. Rows and columns past the end read as zero and are not
- * written. wide: four neighbours along the contiguous dimension at once. */
+/* A work-item's part of a state in memory, its first element at `in` or `out`: addresses that differ
+ * by multiples of the row's size alone take few registers. Rows and columns past the end read as
+ * zero and are not written. wide: four neighbours along the contiguous dimension at once. */
 #if KDA_STATE_LAYOUT == KDA_STATE_KV
 #define WIDE_POSSIBLE (KDA_VEC % 4 == 0)
 #else
 #define WIDE_POSSIBLE (KDA_ROWS % 4 == 0 && KDA_K % 4 == 0)
+#endif
+/* Of a tile's rows, those inside. */
+#if PAD_K == KDA_K
+#define ROWS_INSIDE(row) KDA_ROWS
+#else
+#define ROWS_INSIDE(row) (KDA_K - (row))
 #endif
 
 static inline void load_tile(float s[KDA_ROWS][KDA_VEC], __global const state_t *in, int wide,
@@ -82,8 +89,8 @@ UNROLL
 UNROLL
             for (int j = 0; j < KDA_VEC; j += 4) {
                 float4 x = 0.0f;
-                if (row + i < KDA_K && col + j < value_dim)
-                    x = load_state4(in + STATE_AT(row + i, col + j, value_dim));
+                if (i < ROWS_INSIDE(row) && col + j < value_dim)
+                    x = load_state4(in + STATE_AT(i, j, value_dim));
                 s[i][j] = x.s0;
                 s[i][j + 1] = x.s1;
                 s[i][j + 2] = x.s2;
@@ -95,8 +102,8 @@ UNROLL
 UNROLL
             for (int i = 0; i < KDA_ROWS; i += 4) {
                 float4 x = 0.0f;
-                if (row + i < KDA_K && col + j < value_dim)
-                    x = load_state4(in + STATE_AT(row + i, col + j, value_dim));
+                if (i < ROWS_INSIDE(row) && col + j < value_dim)
+                    x = load_state4(in + STATE_AT(i, j, value_dim));
                 s[i][j] = x.s0;
                 s[i + 1][j] = x.s1;
                 s[i + 2][j] = x.s2;
@@ -110,45 +117,45 @@ UNROLL
     for (int i = 0; i < KDA_ROWS; i++)
 UNROLL
         for (int j = 0; j < KDA_VEC; j++)
-            s[i][j] = row + i < KDA_K && col + j < value_dim
-                          ? load_state(in, STATE_AT(row + i, col + j, value_dim))
+            s[i][j] = i < ROWS_INSIDE(row) && col + j < value_dim
+                          ? load_state(in, STATE_AT(i, j, value_dim))
                           : 0.0f;
 }
 
 static inline void store_tile(__global state_t *out, float s[KDA_ROWS][KDA_VEC], int wide, int row,
-                       int col, int value_dim)
+                              int col, int value_dim)
 {
 #if WIDE_POSSIBLE
     if (wide) {
 #if KDA_STATE_LAYOUT == KDA_STATE_KV
-        FOR_INSIDE(i, KDA_ROWS, KDA_K - row)
+        FOR_INSIDE(i, KDA_ROWS, ROWS_INSIDE(row))
             FOR_INSIDE(j, KDA_VEC / 4, (value_dim - col) / 4)
-                store_state4(out + STATE_AT(row + i, col + 4 * j, value_dim),
+                store_state4(out + STATE_AT(i, 4 * j, value_dim),
                              (float4)(s[i][4 * j], s[i][4 * j + 1], s[i][4 * j + 2],
                                       s[i][4 * j + 3]));
 #else
         FOR_INSIDE(j, KDA_VEC, value_dim - col)
-            FOR_INSIDE(i, KDA_ROWS / 4, (KDA_K - row) / 4)
-                store_state4(out + STATE_AT(row + 4 * i, col + j, value_dim),
+            FOR_INSIDE(i, KDA_ROWS / 4, ROWS_INSIDE(row) / 4)
+                store_state4(out + STATE_AT(4 * i, j, value_dim),
                              (float4)(s[4 * i][j], s[4 * i + 1][j], s[4 * i + 2][j],
                                       s[4 * i + 3][j]));
 #endif
         return;
     }
 #endif
-    FOR_INSIDE(i, KDA_ROWS, KDA_K - row)
+    FOR_INSIDE(i, KDA_ROWS, ROWS_INSIDE(row))
         FOR_INSIDE(j, KDA_VEC, value_dim - col)
-            store_state(out, STATE_AT(row + i, col + j, value_dim), s[i][j]);
+            store_state(out, STATE_AT(i, j, value_dim), s[i][j]);
 }
 
 /* An empty sequence's state goes through bit for bit, whatever it holds; zero: it is none. */
 static inline void copy_tile(__global state_t *out, __global const state_t *in, int zero, int row,
                              int col, int value_dim)
 {
-    FOR_INSIDE(i, KDA_ROWS, KDA_K - row)
+    FOR_INSIDE(i, KDA_ROWS, ROWS_INSIDE(row))
         FOR_INSIDE(j, KDA_VEC, value_dim - col)
         {
-            const long at = STATE_AT(row + i, col + j, value_dim);
+            const long at = STATE_AT(i, j, value_dim);
             out[at] = zero ? 0 : in[at];
         }
 }
@@ -206,9 +213,11 @@ kda_step(const struct kda_call_args a, __global const data_t *q, __global const 
     const long slot = sequence_slot(&a, state_index, accepted, n);
 
     out += a.out.offset + head * a.out.head_stride;
+    const long tile = STATE_AT(row, col, value_dim); /* this work-item's part of a state */
     initial_state += a.initial_state.offset + slot * a.initial_state.token_stride +
-                     head * a.initial_state.head_stride;
-    final_state += a.final_state.offset + head * a.final_state.head_stride;
+                     head * a.initial_state.head_stride + tile;
+    final_state += a.final_state.offset + head * a.final_state.head_stride + tile;
+    checkpoints += a.checkpoints.offset + head * a.checkpoints.head_stride + tile;
 
     const int restart = is_fresh(&a, fresh, n);
     if (slot < 0) { /* a skipped sequence */
@@ -233,17 +242,6 @@ kda_step(const struct kda_call_args a, __global const data_t *q, __global const 
 #endif
     const long stop = works ? end : begin;
     const long first_stored = max(begin, end - a.index_columns);
-
-    float s[KDA_ROWS][KDA_VEC];
-    if (restart | !works) {
-UNROLL
-        for (int i = 0; i < KDA_ROWS; i++)
-UNROLL
-            for (int j = 0; j < KDA_VEC; j++)
-                s[i][j] = 0.0f;
-    } else {
-        load_tile(s, initial_state, wide, row, col, value_dim);
-    }
 
     const int kh = key_head(head, a.heads, a.value_heads);
     q += a.q.offset + kh * a.q.head_stride;
@@ -307,10 +305,22 @@ UNROLL
         }                                                                                          \
     } while (0)
 
-    if (begin < stop) {
+    /* The first token is asked for before the state, so that its gates are worked out while that
+     * is on its way. */
+    if (begin < stop)
         FETCH(begin);
-        PUT(0);
+    float s[KDA_ROWS][KDA_VEC];
+    if (restart | !works) {
+UNROLL
+        for (int i = 0; i < KDA_ROWS; i++)
+UNROLL
+            for (int j = 0; j < KDA_VEC; j++)
+                s[i][j] = 0.0f;
+    } else {
+        load_tile(s, initial_state, wide, row, col, value_dim);
     }
+    if (begin < stop)
+        PUT(0);
     barrier(CLK_LOCAL_MEM_FENCE); /* row_*[0] is complete */
 
     int buffer = 0, until_checkpoint = a.checkpoint_every;
@@ -393,9 +403,8 @@ UNROLL
             }
         if ((a.has & KDA_HAS_CHECKPOINTS) && --until_checkpoint == 0) {
             long number = begin / a.checkpoint_every + (t + 1 - begin) / a.checkpoint_every - 1;
-            store_tile(checkpoints + a.checkpoints.offset + number * a.checkpoints.token_stride +
-                           head * a.checkpoints.head_stride,
-                       s, wide, row, col, value_dim);
+            store_tile(checkpoints + number * a.checkpoints.token_stride, s, wide, row, col,
+                       value_dim);
             until_checkpoint = a.checkpoint_every;
         }
         if (this_slot >= 0)

@@ -17,6 +17,13 @@ static int32_t power_of_two_up(int32_t n)
     return p;
 }
 
+/* Key channels of an item. Whole vectors, where those run along them. */
+static int32_t rows_of(const kda_problem *p, int32_t groups)
+{
+    int32_t rows = ceil_div(p->key_dim, groups);
+    return p->state_layout == KDA_STATE_VK && p->key_dim % 4 == 0 ? ceil_div(rows, 4) * 4 : rows;
+}
+
 /* A CPU runs a work-group's items one after the other: one row group (no reduction at all) and 128
  * columns a work-group, since each work-group repeats the gates. 16 items of 8 columns were the
  * fastest split of 128 on PoCL 3.1 (EPYC with AVX-512, two cores, 2026-11-29): T 1024, H 8, K = V =
@@ -32,24 +39,29 @@ static void choose_cpu(const kda_problem *p, struct kda_config *c)
 
 /* A GPU: 4 columns by 16 rows of state in registers and 64 columns a work-group, which reads 256
  * contiguous bytes of each state row. 32 rows, so half the reductions, where the register file is
- * known to hold them. With few sequences and heads, narrower tiles give more work-groups.
+ * known to hold them. With few sequences and heads, narrower tiles give more work-groups. Where
+ * rows are contiguous, all of them lie side by side: 8 rows of 8 columns, 16 such groups.
  *
  * Decode on an H200 (driver 580.159, 2026-11-29; bf16, f32 state, H 32, K = V = 128), us:
- *     rows x columns a work-group    64 sequences    256 sequences    1 sequence
- *     32 x 64                        80              274              10.2
- *     16 x 64                        86              300              9.6
- *     16 x 32                        87              305              8.9
- *      8 x 64                        108             401              9.8 */
+ *     item's rows x columns, groups x items    64 sequences    1 sequence
+ *     32 x 4, 4 x 16                           73
+ *     16 x 4, 8 x 16                           76
+ *     16 x 4, 8 x 8                                            7.9
+ *      8 x 4, 16 x 8                                           8.0
+ *     8 x 8, 16 x 4, rows contiguous           81
+ *     32 x 4, 4 x 16, rows contiguous          149 */
 static void choose_gpu(const struct kda_device *d, const kda_problem *p, struct kda_config *c)
 {
-    c->vec = p->value_dim >= 4 ? 4 : 1;
+    const bool rows_contiguous = p->state_layout == KDA_STATE_VK && p->value_dim >= 8;
+    c->vec = rows_contiguous ? 8 : p->value_dim >= 4 ? 4 : 1;
     c->cols = power_of_two_up(ceil_div(p->value_dim, c->vec));
-    if (c->cols > 16)
-        c->cols = 16;
+    const int32_t most = rows_contiguous ? 4 : 16;
+    if (c->cols > most)
+        c->cols = most;
     bool few = kda_config_step_groups(p, c, p->max_sequences) < 2 * (int64_t)d->compute_units;
     if (few && c->cols > 8)
         c->cols = 8;
-    int32_t rows = c->path == KDA_PATH_PTX && !few ? 32 : 16;
+    int32_t rows = rows_contiguous ? 8 : c->path == KDA_PATH_PTX && !few ? 32 : 16;
     c->groups = power_of_two_up(ceil_div(p->key_dim, rows));
 }
 
@@ -69,7 +81,7 @@ static bool shrink_step(const kda_problem *p, struct kda_config *c)
         c->groups /= 2;
     else
         return false;
-    c->rows = ceil_div(p->key_dim, c->groups);
+    c->rows = rows_of(p, c->groups);
     return true;
 }
 
@@ -128,7 +140,7 @@ static kda_status choose_step(const kda_context *ctx, const kda_problem *p, stru
         choose_cpu(p, c);
     else
         choose_gpu(d, p, c);
-    c->rows = ceil_div(p->key_dim, c->groups);
+    c->rows = rows_of(p, c->groups);
     while (kda_config_items(c, KDA_KERNEL_STEP) > d->max_work_group ||
            local_bytes(c) > d->local_bytes)
         if (!shrink_step(p, c))
