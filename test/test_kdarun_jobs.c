@@ -125,7 +125,7 @@ static const char *row(const struct st_tensor *t, int64_t i)
     return (const char *)t->data + (size_t)i * row_bytes(t);
 }
 
-enum { SLOTS = 7, SEQUENCES = 5 };
+enum { SLOTS = 7, SEQUENCES = 5, FRESH = 2 };
 static const int slot_of[SEQUENCES] = {3, -1, 0, 6, 2};
 
 /* The sample's states, moved into a pool whose other slots hold 7s. */
@@ -183,6 +183,69 @@ START_TEST(test_pool_of_states)
     check_pool_states(result_tensor(out, "final_state"), result_tensor(expected, "final_state"));
     check_pool_rows(result_tensor(out, "o"), result_tensor(expected, "o"),
                     sample_data(&s, "cu_seqlens"));
+    st_close(out);
+    st_close(expected);
+}
+END_TEST
+
+/* Two columns a sequence. */
+static void set_table(const char *name, const int *values)
+{
+    const int64_t shape[] = {SEQUENCES, 2};
+    int32_t *data = sample_put(&s, name, ST_I32, 2, shape);
+    for (int i = 0; i < 2 * SEQUENCES; ++i)
+        data[i] = values[i];
+}
+
+/* The tables of two columns: each sequence resumes from the second; its last states go to slots 2n
+ * and 2n + 1 of a pool of 17, slots 10 and up are read. */
+static void make_tables(const int32_t *offsets)
+{
+    struct st_tensor old = *sample_tensor(&s, "initial_state");
+    const size_t bytes = row_bytes(&old);
+    const int accepted[SEQUENCES] = {2, 2, 2, 2, 2};
+    int index[2 * SEQUENCES], write[2 * SEQUENCES];
+    char *states = malloc(st_bytes(&old));
+    memcpy(states, old.data, st_bytes(&old));
+    old.shape[0] = 17;
+    char *pool = sample_put(&s, "initial_state", ST_F32, old.rank, old.shape);
+    memset(pool, 0xff, 17 * bytes); /* NaN */
+    for (int n = 0; n < SEQUENCES; ++n) {
+        index[2 * n] = -1;
+        index[2 * n + 1] = 10 + n;
+        write[2 * n] = offsets[n + 1] - offsets[n] > 1 ? -1 : 2 * n + 1;
+        write[2 * n + 1] = offsets[n + 1] - offsets[n] > 1 ? 2 * n + 1 : 2 * n;
+        if (n != FRESH)
+            memcpy(pool + (size_t)(10 + n) * bytes, states + (size_t)n * bytes, bytes);
+    }
+    free(states);
+    set_indices("accepted", ST_I32, accepted, SEQUENCES);
+    set_table("state_index", index);
+    set_table("write_index", write);
+    const int64_t shape = SEQUENCES;
+    char *fresh = sample_put(&s, "fresh", ST_BOOL, 1, &shape);
+    memset(fresh, 0, SEQUENCES);
+    fresh[FRESH] = 1;
+}
+
+/* The state that a fresh sequence has, spelt out, then what tables and flags make of the same. */
+START_TEST(test_tables_of_slots)
+{
+    sample_open(&s, "ragged_empty");
+    const struct st_tensor *state = sample_tensor(&s, "initial_state");
+    memset((char *)(uintptr_t)row(state, FRESH), 0, row_bytes(state));
+    sample_write(&s, "in");
+    struct outcome o = kdarun("--schedule", "recurrent", "in", "expected");
+    CHECK_OUTCOME(&o, 0, "");
+    struct st_file *expected = open_result("expected");
+    make_tables(sample_data(&s, "cu_seqlens"));
+    struct st_file *out = run_sample("out");
+    const struct st_tensor *pool = result_tensor(out, "final_state");
+    for (int n = 0; n < SEQUENCES; ++n)
+        ck_assert_mem_eq(row(pool, 2 * n + 1), row(result_tensor(expected, "final_state"), n),
+                         row_bytes(pool));
+    const struct st_tensor *got = result_tensor(out, "o");
+    ck_assert_mem_eq(got->data, result_tensor(expected, "o")->data, st_bytes(got));
     st_close(out);
     st_close(expected);
 }
@@ -397,6 +460,7 @@ Suite *suite_jobs(void)
     tcase_add_test(tcase, test_numbers_in_metadata);
     tcase_add_test(tcase, test_offsets_of_either_type_or_none);
     tcase_add_loop_test(tcase, test_pool_of_states, 0, 2);
+    tcase_add_test(tcase, test_tables_of_slots);
     tcase_add_test(tcase, test_checkpoints);
     tcase_add_test(tcase, test_checkpoints_are_checked);
     tcase_add_test(tcase, test_checkpoints_longer_than_the_sequences);

@@ -13,7 +13,8 @@
 
 /* The inputs that have gradients, those that don't, and what tests keep beside them. */
 static const char *const real[] = {"q", "k", "v", "g", "beta", "a_log", "dt_bias", "initial_state"};
-static const char *const indices[] = {"cu_seqlens", "state_index"};
+static const char *const indices[] = {"cu_seqlens", "state_index", "write_index", "accepted",
+                                      "fresh"};
 static const char *const results[] = {"o", "final_state", "checkpoints", "do", "dht"};
 
 /* The shape a tensor should have; ANY where the tensor itself decides. */
@@ -112,7 +113,8 @@ static enum st_dtype file_type(kda_dtype type)
 enum {
     F32 = 1 << ST_F32,
     ANY_FLOAT = 1 << ST_F32 | 1 << ST_F16 | 1 << ST_BF16,
-    ANY_INDEX = 1 << ST_I32 | 1 << ST_I64
+    ANY_INDEX = 1 << ST_I32 | 1 << ST_I64,
+    FLAGS = 1 << ST_BOOL | 1 << ST_U8
 };
 
 /* Checks a tensor and hands it to the library. NULL if there is none of that name, which is no
@@ -220,10 +222,28 @@ static bool take_sequences(struct job *job, char *error)
     a->sequences = cu ? cu->shape[0] - 1 : 1;
     a->cu_seqlens_type = cu && cu->dtype == ST_I64 ? KDA_I64 : KDA_I32;
     p->max_sequences = a->sequences;
-    const struct st_tensor *index =
-        take(job, "state_index", ANY_INDEX, (struct shape){"[N]", 1, {a->sequences}},
-             &a->state_index, error, &ok);
+    take(job, "fresh", FLAGS, (struct shape){"[N]", 1, {a->sequences}}, &a->fresh, error, &ok);
+    return ok;
+}
+
+/* state_index, whose second dimension if it has one counts the columns, and what goes with it. */
+static bool take_slots(struct job *job, char *error)
+{
+    kda_args *a = &job->args;
+    bool ok = true;
+    const struct st_tensor *index = st_find(job->file, "state_index");
+    const bool table = index && index->rank == 2;
+    const struct shape row = {"[N]", 1, {a->sequences}},
+                       rows = {"[N, columns]", 2, {a->sequences, table ? index->shape[1] : ANY}};
+    if (table && (index->shape[1] < 1 || index->shape[1] > INT32_MAX))
+        return st_fail(error, job->path, "tensor 'state_index': %lld columns",
+                       (long long)index->shape[1]);
+    a->index_columns = table ? (int32_t)index->shape[1] : 1;
+    index = take(job, "state_index", ANY_INDEX, table ? rows : row, &a->state_index, error, &ok);
+    const unsigned types = index ? 1u << index->dtype : ANY_INDEX;
     a->state_index_type = index && index->dtype == ST_I64 ? KDA_I64 : KDA_I32;
+    take(job, "write_index", types, table ? rows : row, &a->write_index, error, &ok);
+    take(job, "accepted", types, row, &a->accepted, error, &ok);
     return ok;
 }
 
@@ -308,7 +328,8 @@ bool job_open(struct job *job, const char *path, const struct metadata_settings 
     job->file = st_open(path, error);
     return job->file && check_names(job, error) &&
            metadata_read(job->file, path, set, &job->problem, error) && take_tokens(job, error) &&
-           take_gates(job, error) && take_sequences(job, error) && take_states(job, error);
+           take_gates(job, error) && take_sequences(job, error) && take_slots(job, error) &&
+           take_states(job, error);
 }
 
 void job_close(struct job *job)

@@ -9,6 +9,10 @@
  *     cu_seqlens         [N+1]; absent = one sequence       I32 or I64
  *     initial_state      [N, HV, K, V] or [N, HV, V, K]     F32, F16 or BF16: how states are kept
  *     state_index        [N]; the states are a pool then    I32 or I64
+ *                        [N, C]: C columns (kda_args.index_columns)
+ *     write_index        as state_index                     as state_index
+ *     accepted           [N]                                as state_index
+ *     fresh              [N]                                BOOL or U8
  *
  * metadata.h has the keys that say how they are meant. Results and gradients that tests keep beside
  * the inputs may be there: o, final_state, checkpoints, do, dht, d<input>. Any other tensor is an
