@@ -65,7 +65,8 @@
 
 /* A work-item's part of a state in memory, its first element at `in` or `out`: addresses that
  * differ by multiples of the row's size alone take few registers. Rows and columns past the end
- * read as zero and are not written. wide: four neighbours along the contiguous dimension at once. */
+ * read as zero and are not written. wide: four neighbours along the contiguous dimension at a
+ * time. */
 #if KDA_STATE_LAYOUT == KDA_STATE_KV
 #define WIDE_POSSIBLE (KDA_VEC % 4 == 0)
 #else
