@@ -2,6 +2,8 @@
  * strides, every rule of kda.h that the host can see.
  *
  * SPDX-License-Identifier: MIT */
+#include <limits.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "convert.h"
@@ -248,32 +250,65 @@ static kda_status check_presence(const kda_plan *plan, const struct kda_run *r)
     return KDA_OK;
 }
 
-/* A log gate is the one whose values can break a rule. */
+/* A log gate is the one whose values can break a rule. They may be most of what a call reads: the
+ * CPU backend's threads share the reading. */
+enum { GATE_TOKENS = 64 };
+
+struct gate_check {
+    const struct kda_tensor *g;
+    kda_dtype type;
+    atomic_llong first; /* number of the first one that does */
+};
+
+/* The first one of a row that is not <= 0, or -1. */
+static int64_t check_gate_row(const struct gate_check *c, int64_t t, int64_t h)
+{
+    float row[256];
+    kda_load(row, c->type, kda_row(c->g, t, h), c->g->inner);
+    bool legal = true;
+    for (int64_t i = 0; i < c->g->inner; i++)
+        legal &= row[i] <= 0.0f;
+    int64_t i = 0;
+    while (!legal && row[i] <= 0.0f)
+        i++;
+    return legal ? -1 : (t * c->g->heads + h) * c->g->inner + i;
+}
+
+static void check_gate_tokens(void *arg, int64_t item, int32_t lane)
+{
+    struct gate_check *c = arg;
+    (void)lane;
+    for (int64_t t = item * GATE_TOKENS; t < (item + 1) * GATE_TOKENS && t < c->g->rows; t++) {
+        for (int64_t h = 0; h < c->g->heads; h++) {
+            const long long bad = check_gate_row(c, t, h);
+            long long first = atomic_load(&c->first);
+            while (bad >= 0 && bad < first &&
+                   !atomic_compare_exchange_weak(&c->first, &first, bad)) {
+            }
+        }
+    }
+}
+
 static kda_status check_gates(const kda_plan *plan, const struct kda_run *r)
 {
     const struct kda_tensor *g = &r->tensor[KDA_TENSOR_G];
     if (!g->host || plan->problem.gate != KDA_GATE_LOG)
         return KDA_OK;
-    float row[256];
-    for (int64_t t = 0; t < g->rows; t++) {
-        for (int64_t h = 0; h < g->heads; h++) {
-            kda_load(row, plan->problem.g_dtype, kda_row(g, t, h), g->inner);
-            bool legal = true;
-            for (int64_t i = 0; i < g->inner; i++)
-                legal &= row[i] <= 0.0f;
-            if (legal)
-                continue;
-            int64_t i = 0;
-            while (row[i] <= 0.0f)
-                i++;
-            kda_log(plan->ctx, KDA_LOG_ERROR,
-                    "kda_args.g must be <= 0 with KDA_GATE_LOG (token %lld, head %lld, channel "
-                    "%lld is %g)",
-                    (long long)t, (long long)h, (long long)i, row[i]);
-            return KDA_INVALID;
-        }
-    }
-    return KDA_OK;
+    struct gate_check c = {.g = g, .type = plan->problem.g_dtype, .first = LLONG_MAX};
+    const int64_t items = (g->rows + GATE_TOKENS - 1) / GATE_TOKENS;
+    if (plan->ctx->pool)
+        kda_pool_run(plan->ctx->pool, items, check_gate_tokens, &c);
+    for (int64_t i = 0; !plan->ctx->pool && i < items; i++)
+        check_gate_tokens(&c, i, 0);
+    const long long first = atomic_load(&c.first), row = first / g->inner;
+    if (first == LLONG_MAX)
+        return KDA_OK;
+    float x[256];
+    kda_load(x, c.type, kda_row(g, row / g->heads, row % g->heads), g->inner);
+    kda_log(plan->ctx, KDA_LOG_ERROR,
+            "kda_args.g must be <= 0 with KDA_GATE_LOG (token %lld, head %lld, channel %lld is %g)",
+            row / g->heads, row % g->heads, first % g->inner, x[first % g->inner]);
+    return KDA_INVALID;
 }
 
 kda_status kda_run_resolve(const kda_plan *plan, const kda_args *args, bool host, struct kda_run *r)

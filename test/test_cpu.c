@@ -4,6 +4,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include <check.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -177,12 +178,47 @@ START_TEST(test_memory_is_bounded)
 }
 END_TEST
 
+static void keep_line(void *data, kda_log_level level, const char *line)
+{
+    if (level == KDA_LOG_ERROR)
+        snprintf(data, 256, "%s", line);
+}
+
+/* Threads share the search for a gate that breaks the rule; of several the first is named. */
+START_TEST(test_first_wrong_gate_is_named)
+{
+    enum { LONG = 1000 };
+    static float one[LONG * 2], g[LONG * 2];
+    char line[256] = "";
+    kda_context *ctx;
+    kda_plan *plan;
+    ck_assert_int_eq(
+        kda_context_create(&ctx, kda_context_params(.backend = KDA_CPU, .threads = 4,
+                                                    .log = keep_line, .log_data = line)),
+        KDA_OK);
+    ck_assert_int_eq(
+        kda_plan_create(&plan, ctx,
+                        kda_problem(.heads = 1, .key_dim = 2, .value_dim = 2, .max_tokens = LONG)),
+        KDA_OK);
+    for (int t = 333; t < LONG; t += 100)
+        g[2 * t + 1] = (float)t;
+    ck_assert_int_eq(
+        kda_execute(plan, kda_args(.tokens = LONG, .q.host = one, .k.host = one, .v.host = one,
+                                   .g.host = g, .beta.host = one, .out.host = one)),
+        KDA_INVALID);
+    ck_assert_msg(strstr(line, "token 333, head 0, channel 1 is 333"), "the log says '%s'", line);
+    kda_plan_destroy(&plan);
+    kda_context_destroy(&ctx);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tcase = tcase_create("cpu");
     tcase_add_loop_test(tcase, test_threads_change_nothing, 0,
                         (int)(sizeof calls / sizeof calls[0]));
     tcase_add_test(tcase, test_vectors_as_asked_for);
+    tcase_add_test(tcase, test_first_wrong_gate_is_named);
     tcase_add_loop_test(tcase, test_memory_is_bounded, 0, (int)(sizeof calls / sizeof calls[0]));
     tcase_set_timeout(tcase, 60);
     Suite *suite = suite_create("cpu");
