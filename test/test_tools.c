@@ -447,6 +447,7 @@ int main(int argc, char **argv)
         }
     SRunner *runner = srunner_create(suite_problem());
     srunner_add_suite(runner, suite_programs());
+    srunner_add_suite(runner, suite_bench_files(kdabench));
     srunner_add_suite(runner, suite_kdatest(kdatest));
     srunner_set_fork_status(runner, CK_NOFORK);
     srunner_run_all(runner, CK_NORMAL);

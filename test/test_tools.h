@@ -10,7 +10,9 @@
 #define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
 Suite *suite_problem(void);
-Suite *suite_kdatest(const char *path); /* of the program */
+/* Of a program. */
+Suite *suite_bench_files(const char *path);
+Suite *suite_kdatest(const char *path);
 Suite *suite_programs(void);
 
 #endif

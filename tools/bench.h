@@ -87,14 +87,18 @@ enum bench_form { BENCH_TABLE, BENCH_CSV, BENCH_JSON };
 struct cJSON;
 struct bench_report {
     enum bench_form form;
-    int width;   /* of the longest problem */
-    size_t rows; /* printed */
-    struct cJSON *json;
+    int width;          /* of the longest problem */
+    size_t rows;        /* printed */
+    struct cJSON *json; /* the document, whatever the form */
 };
 void bench_report_open(struct bench_report *report, enum bench_form form, const struct bench *b,
                        const struct problem *problems, size_t count);
 void bench_report_row(struct bench_report *report, const struct bench *b,
                       const struct problem *problem, const struct bench_result *result);
+/* bench_plot.c: draws a document's results. false: gnuplot is not there, or has said why not. */
+bool bench_plot(const struct cJSON *document, const char *path);
+/* bench_compare.c: prints how two files relate; returns the exit code. */
+int bench_compare(const char *path_a, const char *path_b);
 void bench_report_close(struct bench_report *report);
 
 /* A line on a terminal's stderr that says what takes so long, replaced by the next; "" wipes it. */

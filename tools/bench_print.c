@@ -200,8 +200,7 @@ void bench_report_open(struct bench_report *report, enum bench_form form, const 
         int width = (int)problem_print(&problems[i], NULL, 0);
         report->width = width > report->width ? width : report->width;
     }
-    if (form == BENCH_JSON)
-        report->json = make_document(b);
+    report->json = make_document(b);
     if (form == BENCH_TABLE) {
         print_device(b);
         print_header(report);
@@ -212,10 +211,7 @@ void bench_report_row(struct bench_report *report, const struct bench *b,
                       const struct problem *problem, const struct bench_result *result)
 {
     cJSON *row = make_row(b, problem, result);
-    if (report->form == BENCH_JSON) {
-        cJSON_AddItemToArray(cJSON_GetObjectItem(report->json, "results"), row);
-        return;
-    }
+    cJSON_AddItemToArray(cJSON_GetObjectItem(report->json, "results"), row);
     if (report->form == BENCH_TABLE)
         print_line(report, row);
     if (report->form == BENCH_CSV && !report->rows)
@@ -224,12 +220,11 @@ void bench_report_row(struct bench_report *report, const struct bench *b,
         print_csv(row);
     ++report->rows;
     fflush(stdout);
-    cJSON_Delete(row);
 }
 
 void bench_report_close(struct bench_report *report)
 {
-    char *text = report->json ? cJSON_Print(report->json) : NULL;
+    char *text = report->form == BENCH_JSON ? cJSON_Print(report->json) : NULL;
     if (text)
         puts(text);
     cJSON_free(text);

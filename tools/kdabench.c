@@ -40,6 +40,8 @@ static const char usage[] =
     "  -l, --list          print the problems in canonical form, and end\n"
     "  -j, --json          one JSON document; numbers in seconds, bytes and operations\n"
     "  -c, --csv           the rows of --json as comma-separated values\n"
+    "  --plot FILE.svg     also draw time over length and speed over heads, by gnuplot\n"
+    "  --compare A B       how two files that --json made relate, B/A; measures nothing\n"
     "  -v, --verbose       all that the library logs, on stderr\n"
     "  -h, --help\n"
     "\n"
@@ -61,11 +63,15 @@ static const char usage[] =
     "                      gate, 2 fewer with the additive rule), whatever the schedule computes\n"
     "  host                what kda_enqueue itself takes\n"
     "Inputs are normal random numbers, the same in every run.\n" SPEC_CACHE_HELP "\n"
-    "exit: 0 fine, 1 a wrong result, 2 bad usage, 3 the device or a problem is not supported\n"
+    "exit: 0 fine, 1 a wrong result, or --compare finds B slower: by 5 % and more than the "
+    "spread;\n"
+    "2 bad usage, 3 the device or a problem is not supported\n"
     "\n"
     "examples:\n"
     "  kdabench --device cpu 256x32x128/softplus\n"
     "  kdabench --device nvidia decode:64x96x128 8192x96x128 --csv > k3.csv\n"
+    "  kdabench --json 8192x32x128 > new.json; kdabench --compare old.json new.json\n"
+    "  kdabench --plot length.svg 1024x32x128 4096x32x128 16384x32x128\n"
     "  kdabench 4x2048x32x128/f32/log/state=bf16/vk 96x128/lens=1300,547,2048\n";
 
 /* Prefill and decode of the two published models. */
@@ -88,6 +94,7 @@ struct options {
     struct bench_effort effort;
     enum bench_form form;
     bool list, verbose;
+    const char *plot, *compare;
 };
 
 static int refuse(const char *what, const char *why)
@@ -121,6 +128,8 @@ static int read_options(int argc, char **argv, struct options *options)
         {"list", no_argument, NULL, 'l'},
         {"json", no_argument, NULL, 'j'},
         {"csv", no_argument, NULL, 'c'},
+        {"plot", required_argument, NULL, 'p'},
+        {"compare", required_argument, NULL, 'o'},
         {"verbose", no_argument, NULL, 'v'},
         {"help", no_argument, NULL, 'h'},
         {0},
@@ -148,6 +157,12 @@ static int read_options(int argc, char **argv, struct options *options)
             if (options->form != BENCH_TABLE && options->form != form)
                 return refuse("--json contradicts --csv", "");
             options->form = form;
+            break;
+        case 'p':
+            options->plot = optarg;
+            break;
+        case 'o':
+            options->compare = optarg;
             break;
         case 'v':
             options->verbose = true;
@@ -234,6 +249,8 @@ static int measure(struct bench *b, const struct options *options, const struct 
         bench_report_row(&report, b, &problems->list[i], &result);
         exit_code = worse(exit_code, &result);
     }
+    if (options->plot && !bench_plot(report.json, options->plot))
+        exit_code = refuse("--plot: gnuplot is missing or cannot write ", options->plot);
     bench_report_close(&report);
     return exit_code;
 }
@@ -268,6 +285,9 @@ int main(int argc, char **argv)
     if (exit_code >= 0)
         return exit_code;
     const char *const *texts = (const char *const *)argv + optind;
+    if (options.compare)
+        return argc - optind == 1 ? bench_compare(options.compare, texts[0])
+                                  : refuse("--compare takes two files", "");
     if (optind < argc && !read_problems(&problems, texts, (size_t)(argc - optind)))
         exit_code = EXIT_INPUT;
     else if (options.list && problems.count) {
