@@ -87,6 +87,7 @@ START_TEST(test_bench_json)
     ck_assert_str_eq(text(document, "kda"), kda_version());
     ck_assert_str_eq(text(device, "backend"), "cpu");
     ck_assert_double_gt(number(device, "copy_bytes_per_s"), 0);
+    ck_assert_double_gt(number(device, "f32_flops_per_s"), 1e8);
     ck_assert_int_eq(cJSON_GetArraySize(results), 2);
     cJSON_ArrayForEach(row, results)
     {
@@ -207,6 +208,8 @@ static const struct {
     {{"--repeat", "0", "8x2x8"}, "--repeat"},
     {{"--repeat", "4x", "8x2x8"}, "--repeat"},
     {{"--time", "-1", "8x2x8"}, "--time"},
+    {{"--threads", "0", "8x2x8"}, "--threads"},
+    {{"--threads", "1025", "8x2x8"}, "--threads"},
     {{"--time", "nan", "8x2x8"}, "--time"},
     {{"--time", "soon", "8x2x8"}, "--time"},
     {{"--tempo", "8x2x8"}, "--tempo"},

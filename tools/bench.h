@@ -24,7 +24,7 @@ struct bench {
     bool small;          /* a processor, by whatever way: short problems suit it */
     bool by_clock;       /* the driver's event times are useless, so the clock is read instead */
     double copy_bytes_s; /* bytes read plus bytes written each second by a large copy */
-    double f32_flops_s;  /* f32 multiply-adds, two operations each; 0 on the CPU backend */
+    double f32_flops_s;  /* f32 multiply-adds, two operations each */
     double empty_s;      /* an empty kernel; 0 on the CPU backend */
     bool verbose;
     struct failure failure; /* the library's last error, then what was made of it */
@@ -36,8 +36,8 @@ void bench_close(struct bench *b);
 /* Files a failed OpenCL call as the failure; true for CL_SUCCESS. */
 bool bench_cl(struct bench *b, cl_int code, const char *call);
 
-/* bench_limits.c: fills in by_clock, copy_bytes_s, f32_flops_s and empty_s; 0 where measuring
- * failed. */
+/* bench_limits.c (on the CPU backend bench_host.c): fills in by_clock, copy_bytes_s, f32_flops_s
+ * and empty_s; 0 where measuring failed. */
 void bench_limits(struct bench *b);
 
 /* When to stop: after `repeat` timed calls, or if that is 0 after so many seconds. */

@@ -4,9 +4,9 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "bench.h"
+#include "bench_host.h"
 #include "machine.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@
  * 580.159, November 2026) copies 256 MiB at 4.07 TB/s, 1 GiB at 4.24 and 4 GiB at 4.26, with
  * clEnqueueCopyBuffer as well. */
 enum { COPY_BYTES = 256 << 20, GPU_COPY_BYTES = 1 << 30 };
-enum { RUNS = 9, MOST_THREADS = 256 };
+enum { RUNS = 9 };
 
 /* Work-items of the multiply-adds: 2^30 operations on a processor, 2^35 on a GPU. */
 enum { TURNS = 64, ITEM_FLOPS = TURNS * 4 * 16 * 2, ITEMS = (1 << 30) / ITEM_FLOPS };
@@ -151,62 +151,24 @@ static void measure_opencl(struct bench *b)
     clReleaseProgram(program);
 }
 
-/* One thread's part of the copy. */
-struct part {
-    pthread_t thread;
-    char *to;
-    const char *from;
-    size_t bytes;
-};
-
-static void *copy_part(void *data)
+/* A fact of the context's, as a number. */
+static int fact(const struct bench *b, const char *name)
 {
-    struct part *part = data;
-    memcpy(part->to, part->from, part->bytes);
-    return NULL;
-}
-
-/* Seconds of one copy by all threads; one that does not start leaves its part to this one. */
-static double copy_by_threads(char *to, const char *from, int threads)
-{
-    struct part parts[MOST_THREADS];
-    bool started[MOST_THREADS];
-    double start = machine_seconds();
-    for (int i = 0; i < threads; ++i) {
-        size_t begin = (size_t)COPY_BYTES / (size_t)threads * (size_t)i;
-        size_t end =
-            i + 1 < threads ? (size_t)COPY_BYTES / (size_t)threads * (size_t)(i + 1) : COPY_BYTES;
-        parts[i] = (struct part){.to = to + begin, .from = from + begin, .bytes = end - begin};
-        started[i] = !pthread_create(&parts[i].thread, NULL, copy_part, &parts[i]);
-        if (!started[i])
-            copy_part(&parts[i]);
-    }
-    for (int i = 0; i < threads; ++i)
-        if (started[i])
-            pthread_join(parts[i].thread, NULL);
-    return machine_seconds() - start;
-}
-
-static void measure_host(struct bench *b)
-{
-    int threads = machine_cores() < MOST_THREADS ? machine_cores() : MOST_THREADS;
-    char *from = malloc(COPY_BYTES), *to = malloc(COPY_BYTES);
-    struct bench_samples samples = {0};
-    if (from && to) {
-        memset(from, 1, COPY_BYTES);
-        copy_by_threads(to, from, threads);
-        for (int run = 0; run < RUNS; ++run)
-            bench_sample(&samples, copy_by_threads(to, from, threads));
-        b->copy_bytes_s = 2 * (double)COPY_BYTES / bench_summary(&samples).median;
-    }
-    free(from);
-    free(to);
+    kda_fact facts[64];
+    const size_t n = kda_context_facts(b->ctx, facts, 64);
+    for (size_t i = 0; i < n && i < 64; ++i)
+        if (!strcmp(facts[i].name, name))
+            return atoi(facts[i].value);
+    return 0;
 }
 
 void bench_limits(struct bench *b)
 {
-    if (b->queue)
+    if (b->queue) {
         measure_opencl(b);
-    else
-        measure_host(b);
+        return;
+    }
+    const int threads = fact(b, "threads");
+    b->copy_bytes_s = bench_host_copy(threads);
+    b->f32_flops_s = bench_host_flops(threads, fact(b, "vectors"));
 }

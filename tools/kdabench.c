@@ -35,6 +35,7 @@ static const char usage[] =
     "\n"
     "options:\n"
     "  -d, --device SPEC   " SPEC_HELP "\n"
+    "  -T, --threads N     on the CPU backend, 1 to 1024 (a core each)\n"
     "  -n, --repeat N      time N calls of each problem\n"
     "  -t, --time SECONDS  time calls for so long, 3 calls at least (default 1)\n"
     "  -l, --list          print the problems in canonical form, and end\n"
@@ -69,6 +70,7 @@ static const char usage[] =
     "\n"
     "examples:\n"
     "  kdabench --device cpu 256x32x128/softplus\n"
+    "  for n in 1 2 4; do kdabench --device cpu --threads $n 1024x32x128; done\n"
     "  kdabench --device nvidia decode:64x96x128 8192x96x128 --csv > k3.csv\n"
     "  kdabench --json 8192x32x128 > new.json; kdabench --compare old.json new.json\n"
     "  kdabench --plot length.svg 1024x32x128 4096x32x128 16384x32x128\n"
@@ -93,6 +95,7 @@ struct options {
     const char *device;
     struct bench_effort effort;
     enum bench_form form;
+    int32_t threads;
     bool list, verbose;
     const char *plot, *compare;
 };
@@ -111,6 +114,14 @@ static bool read_repeat(const char *text, struct bench_effort *effort)
     return !errno && end != text && !*end && effort->repeat >= 1 && effort->repeat <= 1000000;
 }
 
+static bool read_threads(const char *text, int32_t *threads)
+{
+    char *end;
+    const long n = strtol(text, &end, 10);
+    *threads = n < 1 || n > 1024 ? 0 : (int32_t)n;
+    return end != text && !*end && *threads;
+}
+
 static bool read_time(const char *text, struct bench_effort *effort)
 {
     char *end;
@@ -118,36 +129,44 @@ static bool read_time(const char *text, struct bench_effort *effort)
     return end != text && !*end && effort->seconds > 0 && effort->seconds <= 86400;
 }
 
+/* The number of an option, or the rule that it breaks. */
+static const char *read_number(int letter, const char *text, struct options *options)
+{
+    if (letter == 'n' && !read_repeat(text, &options->effort))
+        return "--repeat is a number from 1 to 1000000, not ";
+    if (letter == 't' && !read_time(text, &options->effort))
+        return "--time is a number of seconds from 0 to 86400, not ";
+    if (letter == 'T' && !read_threads(text, &options->threads))
+        return "--threads is a number from 1 to 1024, not ";
+    return NULL;
+}
+
+static const struct option names[] = {
+    {"device", required_argument, NULL, 'd'},  {"threads", required_argument, NULL, 'T'},
+    {"repeat", required_argument, NULL, 'n'},  {"time", required_argument, NULL, 't'},
+    {"list", no_argument, NULL, 'l'},          {"json", no_argument, NULL, 'j'},
+    {"csv", no_argument, NULL, 'c'},           {"plot", required_argument, NULL, 'p'},
+    {"compare", required_argument, NULL, 'o'}, {"verbose", no_argument, NULL, 'v'},
+    {"help", no_argument, NULL, 'h'},          {0},
+};
+
 /* -1: go on; else the exit code. */
 static int read_options(int argc, char **argv, struct options *options)
 {
-    static const struct option names[] = {
-        {"device", required_argument, NULL, 'd'},
-        {"repeat", required_argument, NULL, 'n'},
-        {"time", required_argument, NULL, 't'},
-        {"list", no_argument, NULL, 'l'},
-        {"json", no_argument, NULL, 'j'},
-        {"csv", no_argument, NULL, 'c'},
-        {"plot", required_argument, NULL, 'p'},
-        {"compare", required_argument, NULL, 'o'},
-        {"verbose", no_argument, NULL, 'v'},
-        {"help", no_argument, NULL, 'h'},
-        {0},
-    };
+    const char *rule;
     int letter;
-    while ((letter = getopt_long(argc, argv, "d:n:t:ljcvh", names, NULL)) != -1) {
+    while ((letter = getopt_long(argc, argv, "d:T:n:t:ljcvh", names, NULL)) != -1) {
         enum bench_form form = letter == 'j' ? BENCH_JSON : BENCH_CSV;
         switch (letter) {
         case 'd':
             options->device = optarg;
             break;
+        case 'T':
         case 'n':
-            if (!read_repeat(optarg, &options->effort))
-                return refuse("--repeat is a number from 1 to 1000000, not ", optarg);
-            break;
         case 't':
-            if (!read_time(optarg, &options->effort))
-                return refuse("--time is a number of seconds from 0 to 86400, not ", optarg);
+            rule = read_number(letter, optarg, options);
+            if (rule)
+                return refuse(rule, optarg);
             break;
         case 'l':
             options->list = true;
@@ -259,7 +278,8 @@ static int measure(struct bench *b, const struct options *options, const struct 
 static int open_and_measure(const struct options *options, struct problems *problems)
 {
     struct bench b;
-    kda_context_params params = *kda_context_params(.backend = KDA_AUTO);
+    kda_context_params params =
+        *kda_context_params(.backend = KDA_AUTO, .threads = options->threads);
     int exit_code = spec_resolve(options->device, &params);
     if (exit_code)
         return exit_code;
