@@ -52,7 +52,8 @@ static void choose_cpu(const kda_problem *p, struct kda_config *c)
  *     32 x 4, 4 x 16, rows contiguous          149 */
 static void choose_gpu(const struct kda_device *d, const kda_problem *p, struct kda_config *c)
 {
-    const bool rows_contiguous = p->state_layout == KDA_STATE_VK && p->value_dim >= 8;
+    const bool rows_contiguous =
+        p->state_layout == KDA_STATE_VK && c->path == KDA_PATH_PTX && p->value_dim >= 8;
     c->vec = rows_contiguous ? 8 : p->value_dim >= 4 ? 4 : 1;
     c->cols = power_of_two_up(ceil_div(p->value_dim, c->vec));
     const int32_t most = rows_contiguous ? 4 : 16;

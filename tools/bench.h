@@ -26,6 +26,7 @@ struct bench {
     double copy_bytes_s; /* bytes read plus bytes written each second by a large copy */
     double f32_flops_s;  /* f32 multiply-adds, two operations each */
     double empty_s;      /* an empty kernel; 0 on the CPU backend */
+    double launch_s;     /* what the host takes to enqueue it with an event */
     bool verbose;
     struct failure failure; /* the library's last error, then what was made of it */
 };
@@ -36,8 +37,8 @@ void bench_close(struct bench *b);
 /* Files a failed OpenCL call as the failure; true for CL_SUCCESS. */
 bool bench_cl(struct bench *b, cl_int code, const char *call);
 
-/* bench_limits.c (on the CPU backend bench_host.c): fills in by_clock, copy_bytes_s, f32_flops_s
- * and empty_s; 0 where measuring failed. */
+/* bench_limits.c (on the CPU backend bench_host.c): fills in by_clock, copy_bytes_s, f32_flops_s,
+ * empty_s and launch_s; 0 where measuring failed. */
 void bench_limits(struct bench *b);
 
 /* When to stop: after `repeat` timed calls, or if that is 0 after so many seconds. */

@@ -117,6 +117,23 @@ static void measure_multiply_add(struct bench *b, cl_context context, cl_kernel 
     clReleaseMemObject(out);
 }
 
+static double time_launch(struct bench *b, cl_kernel kernel)
+{
+    enum { LAUNCHES = 64 };
+    struct bench_samples samples = {0};
+    const size_t one = 1;
+    for (int i = 0; i < LAUNCHES; ++i) {
+        cl_event event;
+        double start = machine_seconds();
+        if (clEnqueueNDRangeKernel(b->queue, kernel, 1, NULL, &one, NULL, 0, NULL, &event))
+            break;
+        bench_sample(&samples, machine_seconds() - start);
+        clReleaseEvent(event);
+    }
+    clFinish(b->queue);
+    return bench_summary(&samples).median;
+}
+
 static void measure_empty(struct bench *b, cl_context context, cl_kernel kernel)
 {
     (void)context;
@@ -124,6 +141,7 @@ static void measure_empty(struct bench *b, cl_context context, cl_kernel kernel)
     b->empty = kernel;
     struct kernel_times times = time_kernel(b, kernel, 1);
     b->empty_s = b->by_clock ? times.clock : times.event;
+    b->launch_s = time_launch(b, kernel);
 }
 
 /* The copy comes first: it settles by_clock. */

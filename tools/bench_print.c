@@ -102,7 +102,8 @@ static void print_device(const struct bench *b)
     if (b->f32_flops_s > 0)
         printf("; f32: %.4g GFLOP/s", 1e-9 * b->f32_flops_s);
     if (b->empty_s > 0)
-        printf("; an empty kernel: %.4g us", 1e6 * b->empty_s);
+        printf("; an empty kernel: %.4g us, %.3g us of the host's time to enqueue",
+               1e6 * b->empty_s, 1e6 * b->launch_s);
     if (b->by_clock)
         printf("\ntimes are the clock's, from the call to its end: this driver's event times are "
                "useless");
@@ -188,6 +189,7 @@ static cJSON *make_document(const struct bench *b)
     add_number(device, "copy_bytes_per_s", b->copy_bytes_s > 0, b->copy_bytes_s);
     add_number(device, "f32_flops_per_s", b->f32_flops_s > 0, b->f32_flops_s);
     add_number(device, "empty_kernel_s", b->empty_s > 0, b->empty_s);
+    add_number(device, "empty_enqueue_s", b->launch_s > 0, b->launch_s);
     cJSON_AddArrayToObject(document, "results");
     return document;
 }

@@ -3,16 +3,18 @@
  *
  * Times are of calls one after another on the same tensors, so a problem that fits a cache finds
  * its inputs there: for such problems GB/s may exceed what a copy reaches. On OpenCL a call's time
- * is the device's alone, by events. The recurrent schedule launches one kernel, whose event
- * kda_enqueue returns; a plan that launches several, one with a workspace that is, is timed from
- * the end of an empty kernel ahead of it, which adds the gap to its first launch. Where a driver's
- * event times are useless, each call is waited for and the clock read.
+ * is the device's alone, by events. Sequences that go token by token take one kernel, whose event
+ * kda_enqueue returns; a call that launches several, one with a longer sequence that is, is timed
+ * from the end of an empty kernel ahead of it, which adds the gap to its first launch. Where a
+ * driver's event times are useless, each call is waited for and the clock read.
  *
  * SPDX-License-Identifier: MIT */
 #include "bench.h"
 #include "machine.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* Calls enqueued before waiting for them. */
 enum { MOST_IN_FLIGHT = 64 };
@@ -25,6 +27,7 @@ struct call {
     kda_args args;
     cl_mem mem[WORKLOAD_TENSORS];
     cl_mem workspace;
+    bool several; /* launches */
 };
 
 static bool fail(struct bench *b, kda_status status, const char *why)
@@ -61,6 +64,17 @@ static bool call_upload(struct call *call)
     call->args.workspace.mem = call->workspace;
     call->args.workspace.size = bytes;
     return true;
+}
+
+/* Whether a sequence is longer than those that the plan says go token by token. */
+static bool has_chunks(const struct problem *problem, const char *plan)
+{
+    static const char key[] = "recurrent_up_to=";
+    const char *limit = strstr(plan, key);
+    bool longer = false;
+    for (int64_t n = 0; limit && n < problem->sequences; ++n)
+        longer |= problem->starts[n + 1] - problem->starts[n] > atoll(limit + sizeof key - 1);
+    return longer;
 }
 
 static bool call_prepare(struct call *call, const struct problem *problem)
@@ -122,7 +136,7 @@ static bool enqueue_timed(struct call *call, cl_event *before, cl_event *last, d
     struct bench *b = call->b;
     size_t one = 1;
     *before = NULL;
-    if (call->workspace && b->empty &&
+    if (call->several && b->empty &&
         !bench_cl(b,
                   clEnqueueNDRangeKernel(b->queue, b->empty, 1, NULL, &one, NULL, 0, NULL, before),
                   "clEnqueueNDRangeKernel"))
@@ -203,6 +217,7 @@ static bool measure(struct call *call, const struct problem *problem,
         return false;
     result->plan_s = machine_seconds() - start;
     kda_plan_describe(call->plan, result->plan, sizeof result->plan);
+    call->several = has_chunks(problem, result->plan);
     bench_progress(text, "making the tensors");
     if (!call_prepare(call, problem))
         return false;

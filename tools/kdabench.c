@@ -62,7 +62,7 @@ static const char usage[] =
     "  GFLOP/s             operations of the recurrence: 7 K V a token and value head (6 without "
     "a\n"
     "                      gate, 2 fewer with the additive rule), whatever the schedule computes\n"
-    "  host                what kda_enqueue itself takes\n"
+    "  host                what kda_enqueue itself takes; compare with the empty kernel's\n"
     "Inputs are normal random numbers, the same in every run.\n" SPEC_CACHE_HELP "\n"
     "exit: 0 fine, 1 a wrong result, or --compare finds B slower: by 5 % and more than the "
     "spread;\n"

@@ -106,6 +106,10 @@ kda_args workload_args(const struct workload *w, const cl_mem *mem)
 {
     kda_args args = *kda_args(.tokens = w->problem->tokens, .sequences = w->problem->sequences,
                               .cu_seqlens_type = KDA_I64);
+    for (int64_t n = 0; n < args.sequences; ++n) {
+        int64_t length = w->problem->starts[n + 1] - w->problem->starts[n];
+        args.max_length = length > args.max_length ? length : args.max_length;
+    }
     kda_input *inputs[] = {
         [WORKLOAD_Q] = &args.q,
         [WORKLOAD_K] = &args.k,
