@@ -23,5 +23,5 @@ int main(void)
     printf("%s: %g %g %g %g %g\n", kda_status_string(st), out[0], out[1], out[2], out[3], out[4]);
     kda_plan_destroy(&plan);
     kda_context_destroy(&ctx);
-    return st; /* printed OK: 10 20 30 30 20 */
+    return st; /* OK: 10 20 30 30 20 */
 }

@@ -1,12 +1,17 @@
 #!/bin/sh
-# The program in the README is test/example.c, byte for byte, and prints what it says it prints.
-# Usage: example.sh README example.c PROGRAM
+# A program in the README is a file of test/, byte for byte, and prints what its last comment says.
+# Usage: example.sh README SOURCE PROGRAM
 #
 # SPDX-License-Identifier: MIT
 set -eu
-awk '/^```c$/ {on = 1; next} /^```$/ && on {exit} on' "$1" | cmp - "$2"
+awk -v first="$(head -n 1 "$2")" '
+    on && /^```$/ {exit}
+    before == "```c" && $0 == first {on = 1}
+    on
+    {before = $0}' "$1" | cmp - "$2"
+wanted=$(sed -n 's|.*return st; /\* \(.*\) \*/$|\1|p' "$2")
 printed=$("$3")
-[ "$printed" = "OK: 10 20 30 30 20" ] || {
+[ "$printed" = "$wanted" ] || {
     echo "the example printed: $printed"
     exit 1
 }
