@@ -7,6 +7,9 @@
 
 #include <string.h>
 
+/* More than one column is no business of the chunkwise schedule. */
+#define TABLES "schedule=auto engine=auto "
+
 /* "4 f32 ulps" */
 static const double ulps = 5e-7;
 
@@ -38,7 +41,7 @@ END_TEST
 /* The flag selects zero, it does not multiply. */
 START_TEST(test_fresh_ignores_what_the_slot_holds)
 {
-    static const char *const nans[] = {"", "schedule=recurrent ", "schedule=chunkwise "};
+    static const char *const nans[] = {"", RECURRENT, "schedule=chunkwise "};
     gives(PROBE_V "lengths=3 g=-2 state=nan index=0 slots=1 fresh=1 in_place=1", "1,2,3", "3",
           ulps);
     gives(PROBE_V "lengths=1,1,1 g=0 state=nan,inf,5 k=0 fresh=1,7,0", "0,0,5", "0,0,5", 0);
@@ -56,19 +59,21 @@ END_TEST
 
 START_TEST(test_every_draft_has_its_slot)
 {
-    gives(PROBE_V "lengths=3,1 g=-2 slots=8 state=50 in_place=1 columns=3 index=6,0,0,7,0,0 "
-                  "write=3,4,5,1,-1,-1",
+    gives(TABLES PROBE_V "lengths=3,1 g=-2 slots=8 state=50 in_place=1 columns=3 index=6,0,0,7,0,0 "
+                         "write=3,4,5,1,-1,-1",
           "1,2,3,4", "50,4,50,1,2,3,50,50", ulps);
     /* Without a write_index the row that was read takes the states. */
-    gives(PROBE_V "lengths=3,2 g=-2 slots=8 state=50 in_place=1 columns=3 index=6,0,2,7,-1,5 "
-                  "accepted=3,1",
+    gives(TABLES PROBE_V
+          "lengths=3,2 g=-2 slots=8 state=50 in_place=1 columns=3 index=6,0,2,7,-1,5 "
+          "accepted=3,1",
           "1,2,3,4,5", "2,50,3,50,50,50,1,4", ulps);
 }
 END_TEST
 
 START_TEST(test_accepted_chooses_where_to_resume)
 {
-    gives("lengths=1x4 k=0 q=1 g=0 slots=4 state=10,20,30,40 columns=4 index=0,1,2,3,0,1,2,3,0,1,"
+    gives(TABLES
+          "lengths=1x4 k=0 q=1 g=0 slots=4 state=10,20,30,40 columns=4 index=0,1,2,3,0,1,2,3,0,1,"
           "2,3,0,1,2,3 accepted=4,1,3,2 final=0",
           "40,10,30,20", NULL, 0);
     gives("lengths=1 k=0 q=1 g=0 slots=4 state=10,20,30,40 accepted=1 index=2 in_place=1", "30",
@@ -79,8 +84,9 @@ END_TEST
 /* Nothing accepted is not index -1. */
 START_TEST(test_nothing_accepted_skips)
 {
-    struct call *call = run("K=8 V=4 lengths=4,2,4 columns=4 slots=9 state=normal in_place=1 "
-                            "index=0,1,2,3,4,8,-1,-1,5,6,7,-1 accepted=0,1,-3");
+    struct call *call =
+        run(TABLES "K=8 V=4 lengths=4,2,4 columns=4 slots=9 state=normal in_place=1 "
+                   "index=0,1,2,3,4,8,-1,-1,5,6,7,-1 accepted=0,1,-3");
     struct call *before = make("%s", call->text);
     for (int slot = 0; slot < 9; slot++)
         if (slot != 4 && slot != 8)
@@ -91,10 +97,12 @@ END_TEST
 /* The last states in the order of tokens; all of a sequence that is shorter. */
 START_TEST(test_last_states_are_stored_in_order)
 {
-    gives(PROBE_V "lengths=5,1,2 g=-2 slots=7 state=50 in_place=1 columns=2 index=6,6,6,6,6,6 "
-                  "write=0,1,2,3,4,5",
+    gives(TABLES PROBE_V
+          "lengths=5,1,2 g=-2 slots=7 state=50 in_place=1 columns=2 index=6,6,6,6,6,6 "
+          "write=0,1,2,3,4,5",
           "1,2,3,4,5,6,7,8", "4,5,6,50,7,8,50", ulps);
-    run("H=2 K=16 V=8 lengths=40,3,17,0 columns=16 slots=64 state=normal state_dtype=bf16 "
+    run(TABLES
+        "H=2 K=16 V=8 lengths=40,3,17,0 columns=16 slots=64 state=normal state_dtype=bf16 "
         "index=0x64 write=0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,"
         "27,28,29,30,31,32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55,"
         "56,57,58,59,60,61,62,63");
@@ -104,8 +112,8 @@ END_TEST
 /* Four snapshots, a step of two tokens, both taken back: the state that was passed in. */
 START_TEST(test_rollback_of_a_whole_step)
 {
-    struct call *step = make("K=8 V=4 lengths=2 columns=4 slots=5 state=normal in_place=1 "
-                             "index=4,0,1,2 write=0,1,2,3 seed=5");
+    struct call *step = make(TABLES "K=8 V=4 lengths=2 columns=4 slots=5 state=normal in_place=1 "
+                                    "index=4,0,1,2 write=0,1,2,3 seed=5");
     struct call *before = copy(step);
     kda_plan *plan = plan_for(step);
     run_plan(plan, step);
@@ -122,15 +130,15 @@ START_TEST(test_resumption_after_some_tokens)
 {
     static const char *const shapes[] = {"H=2 K=33 V=20 lengths=7", "H=2 K=32 V=64 lengths=7",
                                          "H=1 K=128 V=128 lengths=7 layout=vk dtype=bf16"};
-    struct call *drafts = make("%s max_tokens=90 columns=7 slots=8 state=normal in_place=1 "
-                               "index=7x7 write=0,1,2,3,4,5,6",
+    struct call *drafts = make(TABLES "%s max_tokens=90 columns=7 slots=8 state=normal in_place=1 "
+                                      "index=7x7 write=0,1,2,3,4,5,6",
                                shapes[_i]);
     struct call *before = copy(drafts);
     kda_plan *plan = plan_for(drafts);
     run_plan(plan, drafts);
     for (int accepted = 1; accepted <= 7; accepted += 2) {
-        struct call *kept = make("%s max_tokens=90 columns=7 slots=8 state=normal final=0 "
-                                 "index=0,1,2,3,4,5,6 accepted=%d",
+        struct call *kept = make(TABLES "%s max_tokens=90 columns=7 slots=8 state=normal final=0 "
+                                        "index=0,1,2,3,4,5,6 accepted=%d",
                                  shapes[_i], accepted);
         memcpy(kept->tensor[INITIAL_STATE].block, drafts->tensor[INITIAL_STATE].block,
                drafts->tensor[INITIAL_STATE].block_size);
@@ -169,8 +177,9 @@ START_TEST(test_indices_out_of_range)
         {WRITE_INDEX, 2, 6}, {WRITE_INDEX, 3, 1e9},
         {ACCEPTED, 1, 3},    {ACCEPTED, 1, 2147483647},
     };
-    struct call *call = make("H=2 K=16 V=8 lengths=2,2,1 index=0,0,1,1,5,5 write=0,2,1,3,4,-1 "
-                             "accepted=1,1,2 columns=2 slots=6 state=normal in_place=1");
+    struct call *call =
+        make(TABLES "H=2 K=16 V=8 lengths=2,2,1 index=0,0,1,1,5,5 write=0,2,1,3,4,-1 "
+                    "accepted=1,1,2 columns=2 slots=6 state=normal in_place=1");
     struct call *before = copy(call);
     kda_plan *plan = plan_for(call);
     tensor_set(&call->tensor[wrong[_i].id], wrong[_i].at, wrong[_i].value);

@@ -130,6 +130,8 @@ static void add_pool(struct text *t, struct choices *c, int n)
     const int columns = choose(c, 2) ? 1 : 1 + choose(c, 16), apart = choose(c, 2);
     const int used = n * columns, slots = used * (1 + apart) + choose(c, 4);
     add(t, " slots=%d index_type=%s columns=%d", slots, WORD(c, "i32", "i64"), columns);
+    if (columns > 1) /* no business of the chunkwise schedule */
+        add(t, " schedule=auto engine=auto");
     for (int write = 0; write <= apart; write++) {
         add(t, write ? " write=" : " index=");
         for (int i = 0; i < used; i++)

@@ -22,7 +22,9 @@
 enum { STEPS = 100, REQUESTS = 5, COLUMNS = 3, SLOTS = 64, LONGEST = 80 };
 
 /* Prompts go in chunks. */
-#define SHAPE "K=32 V=32 max_tokens=400 max_sequences=5 norm=1 gate=bounded activation=sigmoid "
+#define SHAPE                                                                                      \
+    "schedule=auto engine=auto K=32 V=32 max_tokens=400 max_sequences=5 norm=1 gate=bounded "      \
+    "activation=sigmoid "
 enum { STATE_SIZE = 32 * 32, STATE_BYTES = STATE_SIZE * 4 };
 
 struct request {
