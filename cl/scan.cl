@@ -4,9 +4,13 @@
  *     E = U - W S      O = Qd S + A_qk E      S = D S + Ke^T E
  *
  * One work-group walks the chunks of one sequence, value head and tile of KDA_SCAN_V columns; its
- * part of S stays in local memory, so no chunk's state ever goes through global memory. The
- * factors are read from the workspace where each work-item needs them: neighbouring items read
- * the same rows, which caches serve.
+ * part of S stays in local memory, so no chunk's state ever goes through global memory.
+ *
+ * The factors. With KDA_SCAN_STAGED, for devices with local memory for all of a chunk's, they are
+ * copied there while the part before is at work: W and Qd, which E and O begin with, during the
+ * second part of the chunk before; A_qk, Ke and D during the first part of their own. Otherwise
+ * each work-item reads them from the workspace where it needs them: neighbouring items read the
+ * same rows, which caches serve.
  *
  * The tile. An item owns KDA_SCAN_ROWS tokens by KDA_SCAN_VEC columns of E and O, and four key
  * channels by as many columns of S:
@@ -14,12 +18,14 @@
  *     item = row * COLS + cx      COLS = KDA_SCAN_V / KDA_SCAN_VEC      C / KDA_SCAN_ROWS rows
  *
  * For C = 64, K = 128 and tiles of 32 columns: S 16 KiB and E 8 KiB of local memory, 256 items of
- * 2 x 4. A row's sums run over channels, then over tokens, in order: columns never mix, so the
- * result does not depend on the tile, and token i reads no later token's error.
+ * 2 x 4; staged factors 116 KiB. A row's sums run over channels, then over tokens, in order:
+ * columns never mix, so the result does not depend on the tile, and token i reads no later token's
+ * error.
  *
  * Barriers, two a chunk: (1) S is complete before E is computed, and E of the chunk before has been
- * used; (2) E is complete before it is multiplied; and (3) S is complete at the end. None stands in
- * a branch: see step.cl.
+ * used; (2) E is complete before it is multiplied; and (3) S is complete at the end. Each also says
+ * that the factors of the part to come are there and those of the part before have been used. None
+ * stands in a branch: see step.cl.
  *
  * SPDX-License-Identifier: MIT */
 
@@ -33,6 +39,10 @@
 #define KDA_SCAN_ROWS 2 /* tokens of an item: 1, 2 or 4 */
 #endif
 
+#ifndef KDA_SCAN_STAGED
+#define KDA_SCAN_STAGED 0
+#endif
+
 #define C KDA_CHUNK
 #define COLS (KDA_SCAN_V / KDA_SCAN_VEC)
 #define ITEM_ROWS (C / KDA_SCAN_ROWS)
@@ -42,10 +52,49 @@
 #define JOIN(a, b) JOIN_(a, b)
 typedef JOIN(float, KDA_SCAN_VEC) vec_t;
 
-static inline float4 load4(__global const float *p)
+/* Where factors are read, and the length of their rows there: in local memory such that
+ * neighbouring items' rows lie in different banks. */
+#if KDA_SCAN_STAGED
+#define FACTORS __local
+#define K_ROW (PADDED_K + 4)
+#define A_ROW (C + 4)
+#define U_ROW KDA_SCAN_V
+#else
+#define FACTORS __global
+#define K_ROW PADDED_K
+#define A_ROW C
+#define U_ROW padded_v
+#endif
+
+static inline float4 load4(FACTORS const float *p)
 {
-    return *(__global const float4 *)p;
+    return *(FACTORS const float4 *)p;
 }
+
+/* Begins to copy the rows of a factor. */
+static inline void fetch_rows(__local float *to, int to_row, __global const float *from, int rows,
+                              int width, int lid)
+{
+    for (int x = lid * 4; x < rows * width; x += SCAN_WG * 4)
+        fetch(to + x / width * to_row + x % width, from + x);
+}
+
+/* What the two parts of a chunk read. */
+#define FETCH_FIRST(from)                                                                          \
+    do {                                                                                           \
+        fetch_rows(rows_w, K_ROW, (from) + FACTOR_W, C, PADDED_K, lid);                            \
+        fetch_rows(rows_qd, K_ROW, (from) + FACTOR_QD, C, PADDED_K, lid);                          \
+        for (int x = lid * 4; x < C * KDA_SCAN_V; x += SCAN_WG * 4)                                \
+            if (col0 + x % KDA_SCAN_V < padded_v)                                                  \
+                fetch(rows_u + x,                                                                  \
+                      (from) + FACTOR_U + x / KDA_SCAN_V * padded_v + col0 + x % KDA_SCAN_V);      \
+    } while (0)
+#define FETCH_SECOND(from)                                                                         \
+    do {                                                                                           \
+        fetch_rows(rows_a, A_ROW, (from) + FACTOR_A, C, C, lid);                                   \
+        fetch_rows(rows_ke, K_ROW, (from) + FACTOR_KE, C, PADDED_K, lid);                          \
+        fetch_rows(row_d, K_ROW, (from) + FACTOR_D, 1, PADDED_K, lid);                             \
+    } while (0)
 
 /* Writes S, which all items see complete. */
 #define STORE_STATE(to)                                                                            \
@@ -60,11 +109,18 @@ __kernel __attribute__((reqd_work_group_size(SCAN_WG, 1, 1))) void
 kda_scan(const struct kda_call_args a, __global const int *cu_seqlens,
          __global const int *state_index, __global const int *write_index,
          __global const int *accepted, __global const uchar *fresh,
-         __global const state_t *initial_state,
-         __global state_t *final_state, __global out_t *out, __global state_t *checkpoints,
-         __global float *workspace)
+         __global const state_t *initial_state, __global state_t *final_state, __global out_t *out,
+         __global state_t *checkpoints, __global float *workspace)
 {
     __local vec_t state[PADDED_K][COLS], error[C][COLS];
+#if KDA_SCAN_STAGED
+    __local float rows_w[C * K_ROW] __attribute__((aligned(16)));
+    __local float rows_qd[C * K_ROW] __attribute__((aligned(16)));
+    __local float rows_ke[C * K_ROW] __attribute__((aligned(16)));
+    __local float rows_a[C * A_ROW] __attribute__((aligned(16)));
+    __local float row_d[PADDED_K] __attribute__((aligned(16)));
+    __local float rows_u[C * KDA_SCAN_V] __attribute__((aligned(16)));
+#endif
 
     const int lid = (int)get_local_id(0), cx = lid % COLS, ir = lid / COLS;
     const int value_dim = a.value_dim, padded_v = a.padded_v;
@@ -103,42 +159,56 @@ kda_scan(const struct kda_call_args a, __global const int *cu_seqlens,
         cells[x] = value;
     }
 
-    for (int chunk = first; chunk < last; chunk++) {
-        __global const float *factors =
-            workspace + a.factors +
-            ((long)(chunk - a.first_chunk) * a.value_heads + head) * a.factor_stride;
-        __global const float *w = factors + FACTOR_W + ir * KDA_SCAN_ROWS * PADDED_K;
-        __global const float *qd = factors + FACTOR_QD + ir * KDA_SCAN_ROWS * PADDED_K;
-        __global const float *a_qk = factors + FACTOR_A + ir * KDA_SCAN_ROWS * C;
+    __global const float *factors =
+        workspace + a.factors +
+        ((long)(first - a.first_chunk) * a.value_heads + head) * a.factor_stride;
+    const long next =
+        a.value_heads * a.factor_stride; /* from a chunk's factors to the next one's */
+#if KDA_SCAN_STAGED
+    if (first < last)
+        FETCH_FIRST(factors);
+#endif
+    for (int chunk = first; chunk < last; chunk++, factors += next) {
+#if !KDA_SCAN_STAGED
+        __global const float
+            *const rows_w = factors + FACTOR_W,
+                   *const rows_qd = factors + FACTOR_QD, *const rows_ke = factors + FACTOR_KE,
+                   *const rows_a = factors + FACTOR_A, *const row_d = factors + FACTOR_D,
+                   *const rows_u = factors + FACTOR_U + col0;
+#endif
+        FACTORS const float *w = rows_w + ir * KDA_SCAN_ROWS * K_ROW;
+        FACTORS const float *qd = rows_qd + ir * KDA_SCAN_ROWS * K_ROW;
+        FACTORS const float *a_qk = rows_a + ir * KDA_SCAN_ROWS * A_ROW;
+        FACTORS const float *u = rows_u + ir * KDA_SCAN_ROWS * U_ROW + cx * KDA_SCAN_VEC;
         const long chunk_row = (long)(chunk - begin) * C; /* counted in the sequence */
-        const int inside = col0 + cx * KDA_SCAN_VEC < padded_v; /* U has this item's columns */
 
-        vec_t e[KDA_SCAN_ROWS], o[KDA_SCAN_ROWS];
-PRAGMA(unroll)
-        for (int i = 0; i < KDA_SCAN_ROWS; i++) {
-            e[i] = 0.0f;
-            if (inside)
-                e[i] = *(__global const vec_t *)(factors + FACTOR_U +
-                                                 (ir * KDA_SCAN_ROWS + i) * padded_v + col0 +
-                                                 cx * KDA_SCAN_VEC);
-            o[i] = 0.0f;
-        }
+        fetch_wait();
         barrier(CLK_LOCAL_MEM_FENCE); /* (1) */
+#if KDA_SCAN_STAGED
+        FETCH_SECOND(factors);
+#endif
         if (is_checkpoint(&a, chunk_row, length))
             STORE_STATE(checkpoints + CHECKPOINT(chunk_row) * a.checkpoints.token_stride);
-PRAGMA(unroll 2)
+        vec_t e[KDA_SCAN_ROWS], o[KDA_SCAN_ROWS];
+        PRAGMA(unroll)
+        for (int i = 0; i < KDA_SCAN_ROWS; i++) {
+            e[i] = o[i] = 0.0f;
+            if (col0 + cx * KDA_SCAN_VEC < padded_v) /* U has this item's columns */
+                e[i] = *(FACTORS const vec_t *)(u + i * U_ROW);
+        }
+        PRAGMA(unroll 2)
         for (int r = 0; r < PADDED_K; r += 4) {
             const vec_t s0 = state[r][cx], s1 = state[r + 1][cx], s2 = state[r + 2][cx],
                         s3 = state[r + 3][cx];
-PRAGMA(unroll)
+            PRAGMA(unroll)
             for (int i = 0; i < KDA_SCAN_ROWS; i++) {
-                const float4 y = load4(qd + i * PADDED_K + r);
+                const float4 y = load4(qd + i * K_ROW + r);
                 o[i] += y.s0 * s0;
                 o[i] += y.s1 * s1;
                 o[i] += y.s2 * s2;
                 o[i] += y.s3 * s3;
 #if KDA_RULE == KDA_RULE_DELTA
-                const float4 x = load4(w + i * PADDED_K + r);
+                const float4 x = load4(w + i * K_ROW + r);
                 e[i] -= x.s0 * s0;
                 e[i] -= x.s1 * s1;
                 e[i] -= x.s2 * s2;
@@ -146,10 +216,15 @@ PRAGMA(unroll)
 #endif
             }
         }
-PRAGMA(unroll)
+        PRAGMA(unroll)
         for (int i = 0; i < KDA_SCAN_ROWS; i++)
             error[ir * KDA_SCAN_ROWS + i][cx] = e[i];
+        fetch_wait();
         barrier(CLK_LOCAL_MEM_FENCE); /* (2) */
+#if KDA_SCAN_STAGED
+        if (chunk + 1 < last)
+            FETCH_FIRST(factors + next);
+#endif
 
         /* Four tokens at a time; the last four hold the row itself, and tokens behind it are left
          * out rather than multiplied by zero. */
@@ -157,9 +232,9 @@ PRAGMA(unroll)
         for (int j = 0; j < own; j += 4) {
             const vec_t e0 = error[j][cx], e1 = error[j + 1][cx], e2 = error[j + 2][cx],
                         e3 = error[j + 3][cx];
-PRAGMA(unroll)
+            PRAGMA(unroll)
             for (int i = 0; i < KDA_SCAN_ROWS; i++) {
-                const float4 x = load4(a_qk + i * C + j);
+                const float4 x = load4(a_qk + i * A_ROW + j);
                 o[i] += x.s0 * e0;
                 o[i] += x.s1 * e1;
                 o[i] += x.s2 * e2;
@@ -170,23 +245,22 @@ PRAGMA(unroll)
         {
             const int row = ir * KDA_SCAN_ROWS + i;
             for (int j = own; j <= row; j++)
-                o[i] += a_qk[i * C + j] * error[j][cx];
+                o[i] += a_qk[i * A_ROW + j] * error[j][cx];
             const float *value = (const float *)&o[i];
             FOR_INSIDE(c, KDA_SCAN_VEC, value_dim - col0 - cx * KDA_SCAN_VEC)
-                store_out(out,
-                          (start + chunk_row + row) * a.out.token_stride + col0 +
-                              cx * KDA_SCAN_VEC + c,
-                          value[c]);
+            store_out(out,
+                      (start + chunk_row + row) * a.out.token_stride + col0 + cx * KDA_SCAN_VEC + c,
+                      value[c]);
         }
 
         for (int r = ir * 4; r < PADDED_K; r += ITEM_ROWS * 4) {
-            const float4 d = load4(factors + FACTOR_D + r);
+            const float4 d = load4(row_d + r);
             vec_t s0 = state[r][cx] * d.s0, s1 = state[r + 1][cx] * d.s1,
                   s2 = state[r + 2][cx] * d.s2, s3 = state[r + 3][cx] * d.s3;
-PRAGMA(unroll 4)
+            PRAGMA(unroll 4)
             for (int j = 0; j < C; j++) {
                 const vec_t ej = error[j][cx];
-                const float4 x = load4(factors + FACTOR_KE + j * PADDED_K + r);
+                const float4 x = load4(rows_ke + j * K_ROW + r);
                 s0 += x.s0 * ej;
                 s1 += x.s1 * ej;
                 s2 += x.s2 * ej;
@@ -199,7 +273,7 @@ PRAGMA(unroll 4)
         }
     }
 
-    barrier(CLK_LOCAL_MEM_FENCE); /* (3) */
+    barrier(CLK_LOCAL_MEM_FENCE);               /* (3) */
     const long done = (long)(last - begin) * C; /* tokens behind us, if the last chunk was full */
     if (first < last && is_checkpoint(&a, done, length))
         STORE_STATE(checkpoints + CHECKPOINT(done) * a.checkpoints.token_stride);

@@ -34,3 +34,29 @@ static inline float lane_xor(float x, uint mask)
 #define lane_xor(x, mask) intel_sub_group_shuffle_xor(x, mask)
 #endif
 #endif
+
+/* Four floats from global to local memory, both aligned to 16 bytes. A copy may go on while its
+ * item does other work; fetch_wait waits for all that the item has begun. */
+#if KDA_PATH == KDA_PATH_PTX
+static inline void fetch(__local float *to, __global const float *from)
+{
+    __asm__ volatile("{ .reg .u64 at;\n"
+                     "cvta.to.global.u64 at, %1;\n"
+                     "cp.async.cg.shared.global [%0], [at], 16; }"
+                     :
+                     : "r"((uint)(ulong)to), "l"(from)
+                     : "memory");
+}
+static inline void fetch_wait(void)
+{
+    __asm__ volatile("cp.async.wait_all;" : : : "memory");
+}
+#else
+static inline void fetch(__local float *to, __global const float *from)
+{
+    *(__local float4 *)to = *(__global const float4 *)from;
+}
+static inline void fetch_wait(void)
+{
+}
+#endif

@@ -12,8 +12,8 @@ static const struct {
     enum kda_stage stage;
 } kernels[KDA_KERNELS] = {
     [KDA_KERNEL_STEP] = {"kda_step", KDA_STAGE_STEP},
-    [KDA_KERNEL_TABLE] = {"kda_table", KDA_STAGE_CHUNK},
-    [KDA_KERNEL_PREPARE] = {"kda_prepare", KDA_STAGE_CHUNK},
+    [KDA_KERNEL_TABLE] = {"kda_table", KDA_STAGE_TABLE},
+    [KDA_KERNEL_PREPARE] = {"kda_prepare", KDA_STAGE_PREPARE},
     [KDA_KERNEL_SCAN] = {"kda_scan", KDA_STAGE_SCAN},
     [KDA_KERNEL_ENTER] = {"kda_enter", KDA_STAGE_GEMM},
     [KDA_KERNEL_EMIT] = {"kda_emit", KDA_STAGE_GEMM},

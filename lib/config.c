@@ -155,10 +155,24 @@ static kda_status choose_step(const kda_context *ctx, const kda_problem *p, stru
     return KDA_OK;
 }
 
+/* Bytes of local memory that cl/prepare.cl declares. */
+static cl_ulong prepare_bytes(const struct kda_config *c)
+{
+    cl_ulong C = (cl_ulong)c->chunk, blocks = C / 16, slab = (cl_ulong)c->slab;
+    cl_ulong slabs = 3 * C * (slab + (c->vectors ? 0 : 4)), rows = 128 * blocks * (blocks + 1);
+    cl_ulong columns = C * (slab > 32 ? 128 : 64);
+    cl_ulong later = rows + (columns > rows + 16 * C ? columns : rows + 16 * C);
+    return ((slabs > later ? slabs : later) + blocks * slab + 3 * C) * sizeof(float);
+}
+
 /* Bytes of local memory that cl/scan.cl declares. */
 static cl_ulong scan_bytes(const struct kda_config *c)
 {
-    return (cl_ulong)(c->padded_k + c->chunk) * (cl_ulong)c->scan_v * sizeof(float);
+    cl_ulong C = (cl_ulong)c->chunk, K = (cl_ulong)c->padded_k, V = (cl_ulong)c->scan_v;
+    cl_ulong floats = (K + C) * V;
+    if (c->scan_staged)
+        floats += 3 * C * (K + 4) + C * (C + 4) + K + C * V;
+    return floats * sizeof(float);
 }
 
 /* The largest chunk that divides the distance of checkpoints. */
@@ -177,7 +191,7 @@ void kda_config_pad(const kda_problem *p, struct kda_config *c)
     if (!c->chunk)
         return;
     c->padded_k = ceil_div(p->key_dim, 32) * 32;
-    c->padded_v = ceil_div(p->value_dim, c->scan_vec) * c->scan_vec;
+    c->padded_v = ceil_div(p->value_dim, c->scan_vec) * c->scan_vec; /* cl/lanes.cl's too */
 }
 
 /* Why the matrix-unit engine cannot serve a problem; NULL: it can. */
@@ -206,6 +220,60 @@ static kda_status choose_mma(const kda_context *ctx, const kda_problem *p, struc
     return kda_workspace_choose(ctx, p, c);
 }
 
+/* One item a work-group where an item takes whole vectors: its loops are the compiler's to arrange,
+ * and no barrier splits them. Elsewhere a role of cl/chunk.cl each, and all channels at once where
+ * local memory has room for two work-groups.
+ *
+ * kda_prepare, H 32, K = V = 128, f32, bounded gate, 2026-11-29:
+ *     PoCL 3.1, EPYC with AVX-512, C 32, T 512    1 item 7.3 ms, 16 items 9.2, 64 scalar ones 50
+ *     H200, driver 580.159, C 64, T 4096          512 items of 64 registers, slabs of 128: 0.52 ms,
+ *         of 64: 0.55, of 32: 0.62; 512 items of 80 registers, which leave room for one work-group
+ *         only: 0.69; 256 items of 128 registers: 0.58 */
+static void choose_prepare(const struct kda_device *d, const kda_problem *p, struct kda_config *c)
+{
+    c->vectors = d->has_vectors;
+    c->prepare_wg = c->vectors ? 1 : 8 * c->chunk;
+    while ((size_t)c->prepare_wg > d->max_work_group)
+        c->prepare_wg /= 2;
+    c->slab = ceil_div(p->key_dim, 32) * 32;
+    if (2 * prepare_bytes(c) > d->local_bytes)
+        c->slab = 32;
+}
+
+/* False: no shape fits the device.
+ *
+ * kda_scan, H 32, K = V = 128, f32, 2026-11-29:
+ *     columns x a vector x tokens    H200, C 64, T 4096      PoCL 3.1, C 64, T 512
+ *     32 x 4 x 2                     0.59 ms, unstaged 1.32
+ *     32 x 8 x 2                     0.58
+ *     32 x 4 x 4                     0.62
+ *     32 x 4 x 1                     0.71
+ *     16 x 4 x 2                     0.77
+ *     64 x 16 x 4                                            7 ms
+ *     64 x 8 x 4                                             11 */
+static bool choose_scan(const struct kda_device *d, const kda_problem *p, struct kda_config *c)
+{
+    c->scan_vec = c->vectors ? 16 : d->is_cpu ? 8 : 4;
+    c->scan_rows = d->is_cpu ? 4 : 2;
+    c->scan_v = d->is_cpu ? 64 : 32;
+    kda_config_pad(p, c);
+    while (c->scan_v > c->scan_vec && c->scan_v / 2 >= c->padded_v)
+        c->scan_v /= 2;
+    c->scan_staged = c->path == KDA_PATH_PTX;
+    if (scan_bytes(c) > d->local_bytes)
+        c->scan_staged = false;
+    while (scan_bytes(c) > d->local_bytes ||
+           kda_config_items(c, KDA_KERNEL_SCAN) > d->max_work_group) {
+        if (c->scan_v > c->scan_vec)
+            c->scan_v /= 2;
+        else if (c->scan_rows < 4)
+            c->scan_rows *= 2;
+        else
+            return false;
+    }
+    return true;
+}
+
 static kda_status choose_chunkwise(const kda_context *ctx, const kda_problem *p,
                                    struct kda_config *c)
 {
@@ -214,28 +282,12 @@ static kda_status choose_chunkwise(const kda_context *ctx, const kda_problem *p,
     c->gemm_wg = 64;
     c->chunk = choose_chunk(p, d->is_cpu ? 32 : 64);
     c->step_limit = p->schedule == KDA_SCHEDULE_CHUNKWISE ? 0 : 63;
-    c->prepare_wg = d->is_cpu ? 64 : 512;
-    while ((size_t)c->prepare_wg > d->max_work_group)
-        c->prepare_wg /= 2;
+    choose_prepare(d, p, c);
     /* AUTO does not take it: its kernels as they stand have yet to be run on matrix units. */
     if (p->engine == KDA_ENGINE_MMA)
         return choose_mma(ctx, p, c);
-    c->scan_vec = d->is_cpu ? 8 : 4;
-    c->scan_rows = d->is_cpu ? 4 : 2;
-    c->scan_v = d->is_cpu ? 64 : 32;
-    kda_config_pad(p, c);
-    while (c->scan_v > c->scan_vec && c->scan_v / 2 >= c->padded_v)
-        c->scan_v /= 2;
-    while (scan_bytes(c) > d->local_bytes ||
-           kda_config_items(c, KDA_KERNEL_SCAN) > d->max_work_group) {
-        if (c->scan_v > c->scan_vec) {
-            c->scan_v /= 2;
-        } else if (c->scan_rows < 4) {
-            c->scan_rows *= 2;
-        } else {
-            return no_work_group(ctx);
-        }
-    }
+    if (!choose_scan(d, p, c))
+        return no_work_group(ctx);
     return kda_workspace_choose(ctx, p, c);
 }
 

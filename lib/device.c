@@ -79,10 +79,14 @@ static kda_status query_limits(const kda_context *ctx, struct kda_device *d)
     QUERY(CL_DEVICE_COMPILER_AVAILABLE, compiler);
 #undef QUERY
     d->is_cpu = type & CL_DEVICE_TYPE_CPU;
+    cl_uint width = 1; /* PoCL: the processor's; llvmpipe: 1, it is a GPU's driver in all else */
+    clGetDeviceInfo(d->id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT, sizeof width, &width, NULL);
+    d->has_vectors = d->is_cpu && width > 1;
     add_fact(d, "queried", "type", "%s",
              type & CL_DEVICE_TYPE_GPU   ? "gpu"
              : type & CL_DEVICE_TYPE_CPU ? "cpu"
                                          : "accelerator");
+    add_fact(d, "queried", "float_vector_width", "%u", width);
     add_fact(d, "queried", "compute_units", "%u", d->compute_units);
     add_fact(d, "queried", "max_work_group_size", "%zu", d->max_work_group);
     add_fact(d, "queried", "local_memory_bytes", "%llu", (unsigned long long)d->local_bytes);
@@ -222,6 +226,8 @@ kda_status kda_device_probe(kda_context *ctx)
         return st;
     apply_quirks(ctx, d);
     probe_paths(ctx);
+    d->local_bytes = kda_device_probe_local(ctx);
+    add_fact(d, "probed", "declared_local_bytes", "%llu", (unsigned long long)d->local_bytes);
     add_fact(d, "probed", "matrix_units", "%s", kda_device_probe_matrix(ctx, &d->matrix));
     return KDA_OK;
 }

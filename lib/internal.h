@@ -206,6 +206,7 @@ struct kda_device {
     cl_device_id id;
     cl_command_queue queue; /* for kda_execute */
     bool is_cpu;            /* runs work-items as loops: wide vectors, few work-items */
+    bool has_vectors;       /* a CPU whose driver says that it works in vectors */
     cl_uint compute_units;
     size_t max_work_group;
     cl_ulong local_bytes, max_alloc_bytes;
@@ -231,6 +232,9 @@ kda_status kda_device_probe(kda_context *ctx);
 /* The value of a fact; "" if there is none of that name. */
 const char *kda_device_fact(const struct kda_device *d, const char *name);
 
+/* device_local.c: bytes of local memory that a kernel may declare. */
+cl_ulong kda_device_probe_local(kda_context *ctx);
+
 /* device_matrix.c: whether matrix units build and give their known answer; says why not. */
 const char *kda_device_probe_matrix(kda_context *ctx, bool *works);
 
@@ -245,16 +249,18 @@ struct kda_config {
     enum kda_path path;
     int32_t lanes;
     bool compact;                    /* loops are not unrolled */
+    bool vectors;                    /* cl/lanes.cl works in float16 */
     int32_t rows, groups, cols, vec; /* cl/step.cl */
     /* The chunkwise schedule: sequences longer than step_limit go in chunks. chunk = 0: none do. */
     kda_engine engine;
     int32_t chunk, step_limit;
-    int32_t prepare_wg;                  /* cl/chunk.cl */
+    int32_t prepare_wg, slab;            /* cl/chunk.cl */
     int32_t scan_v, scan_vec, scan_rows; /* cl/scan.cl */
-    int32_t gemm_wg;                     /* cl/gemm.cl */
-    int32_t teams;                       /* cl/mma_scan.cl */
-    int32_t padded_k, padded_v;          /* dimensions of the factors in the workspace */
-    int64_t piece;                       /* chunks that the workspace holds */
+    bool scan_staged;
+    int32_t gemm_wg;            /* cl/gemm.cl */
+    int32_t teams;              /* cl/mma_scan.cl */
+    int32_t padded_k, padded_v; /* dimensions of the factors in the workspace */
+    int64_t piece;              /* chunks that the workspace holds */
 };
 
 /* The kernels; which of them a plan has depends on its schedule and engine. */
@@ -326,7 +332,8 @@ void kda_programs_destroy(struct kda_programs *programs);
 /* A program for each stage, so that a plan builds only what it runs. */
 enum kda_stage {
     KDA_STAGE_STEP,
-    KDA_STAGE_CHUNK,
+    KDA_STAGE_TABLE,
+    KDA_STAGE_PREPARE,
     KDA_STAGE_SCAN,
     KDA_STAGE_GEMM,
     KDA_STAGE_MMA_PREPARE,

@@ -10,8 +10,8 @@
 #include "internal.h"
 #include "programs.h"
 
-/* Sources of a program, one after the other; "" where there are fewer. */
-enum { SOURCES = 5 };
+/* Sources of a program, one after the other; NULL where there are fewer. */
+enum { SOURCES = 8 };
 typedef const char *sources[SOURCES];
 
 struct entry {
@@ -56,13 +56,14 @@ static void format_options(const kda_problem *p, const struct kda_config *c, cha
              "-DKDA_BETA=%d -DKDA_RULE=%d -DKDA_NORM_QK=%d -DKDA_STATE_LAYOUT=%d "
              "-DKDA_HEAD_MAP=%d -DKDA_PATH=%d -DKDA_LANES=%d -DKDA_ROWS=%d -DKDA_GROUPS=%d "
              "-DKDA_COLS=%d -DKDA_VEC=%d -DKDA_CHUNK=%d -DKDA_PREPARE_WG=%d -DKDA_SCAN_V=%d "
-             "-DKDA_SCAN_VEC=%d -DKDA_SCAN_ROWS=%d -DKDA_COMPACT=%d",
+             "-DKDA_SCAN_VEC=%d -DKDA_SCAN_ROWS=%d -DKDA_COMPACT=%d -DKDA_VECTORS=%d -DKDA_SLAB=%d "
+             "-DKDA_SCAN_STAGED=%d",
              (int)p->key_dim, (int)p->dtype, (int)p->g_dtype, (int)p->beta_dtype, (int)p->out_dtype,
              (int)p->state_dtype, (int)p->gate, !!(p->flags & KDA_GATE_PER_HEAD), (int)p->beta,
              (int)p->rule, !!(p->flags & KDA_NORM_QK), (int)p->state_layout, (int)p->head_map,
              (int)c->path, (int)c->lanes, (int)c->rows, (int)c->groups, (int)c->cols, (int)c->vec,
              (int)c->chunk, (int)c->prepare_wg, (int)c->scan_v, (int)c->scan_vec, (int)c->scan_rows,
-             (int)c->compact);
+             (int)c->compact, (int)c->vectors, (int)c->slab, (int)c->scan_staged);
     if (c->engine == KDA_ENGINE_MMA) {
         size_t used = strlen(text);
         snprintf(text + used, n - used, " -DKDA_V=%d -DKDA_TEAMS=%d", (int)p->value_dim,
@@ -92,7 +93,8 @@ static void format_key(const struct kda_device *d, const sources source, const c
 {
     uint64_t sum = KDA_CACHE_HASH;
     for (size_t i = 0; i < SOURCES; i++)
-        sum = kda_cache_hash(sum, source[i], strlen(source[i]));
+        if (source[i])
+            sum = kda_cache_hash(sum, source[i], strlen(source[i]));
     snprintf(key, n, "%s\n%s\n%s\n%s\n%s\n%016llx\n%s\n", kda_version(), kda_device_fact(d, "name"),
              kda_device_fact(d, "vendor"), kda_device_fact(d, "version"),
              kda_device_fact(d, "driver"), (unsigned long long)sum, options);
@@ -103,8 +105,12 @@ static kda_status build(const kda_context *ctx, const sources source, const char
                         kda_log_level failure, cl_program *out)
 {
     cl_int err;
-    cl_program program =
-        clCreateProgramWithSource(ctx->device->context, SOURCES, (const char **)source, NULL, &err);
+    cl_uint count = 0;
+    const char *text[SOURCES];
+    for (size_t i = 0; i < SOURCES; i++)
+        if (source[i])
+            text[count++] = source[i];
+    cl_program program = clCreateProgramWithSource(ctx->device->context, count, text, NULL, &err);
     if (err)
         return kda_cl_check(ctx, err, "clCreateProgramWithSource");
     err = clBuildProgram(program, 1, &ctx->device->id, options, NULL, NULL);
@@ -175,22 +181,30 @@ static kda_status make_kernel(kda_context *ctx, const sources source, const char
 kda_status kda_program_kernel(kda_context *ctx, const kda_problem *p, const struct kda_config *c,
                               enum kda_stage stage, const char *name, cl_kernel *kernel)
 {
-    static const char *const stages[][2] = {{"", step_cl},
-                                            {"", chunk_cl},
-                                            {"", scan_cl},
-                                            {"", gemm_cl},
-                                            {matrix_cl, mma_prepare_cl},
-                                            {matrix_cl, mma_scan_cl}};
+    static const char *const stages[][SOURCES - 3] = {
+        [KDA_STAGE_STEP] = {step_cl},
+        [KDA_STAGE_TABLE] = {table_cl},
+        [KDA_STAGE_PREPARE] = {lanes_cl, chunk_cl, slab_cl, triangle_cl, prepare_cl},
+        [KDA_STAGE_SCAN] = {scan_cl},
+        [KDA_STAGE_GEMM] = {gemm_cl},
+        [KDA_STAGE_MMA_PREPARE] = {matrix_cl, mma_prepare_cl},
+        [KDA_STAGE_MMA_SCAN] = {matrix_cl, mma_scan_cl},
+    };
     char options[1024];
     format_options(p, c, options, sizeof options);
-    const sources source = {args_h, common_cl, tile_cl, stages[stage][0], stages[stage][1]};
+    /* Two work-groups of kda_prepare on a multiprocessor instead of one. */
+    if (stage == KDA_STAGE_PREPARE && c->path == KDA_PATH_PTX)
+        strcat(options, " -cl-nv-maxrregcount=64");
+    sources source = {args_h, common_cl, tile_cl};
+    for (int i = 3; i < SOURCES; i++)
+        source[i] = stages[stage][i - 3];
     return make_kernel(ctx, source, options, KDA_LOG_ERROR, name, kernel);
 }
 
 kda_status kda_program_probe(kda_context *ctx, bool matrix, const char *text, const char *options,
                              const char *name, cl_kernel *kernel)
 {
-    const sources source = {args_h, common_cl, tile_cl, matrix ? matrix_cl : "", text};
+    const sources source = {args_h, common_cl, tile_cl, matrix ? matrix_cl : NULL, text};
     return make_kernel(ctx, source, options, KDA_LOG_DEBUG, name, kernel);
 }
 

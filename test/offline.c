@@ -33,7 +33,7 @@ static const struct device {
     {"dg2", KDA_PATH_SUB_GROUPS, 16, false, false, 512, 1024, 65536},
     {"pvc", KDA_PATH_SUB_GROUPS, 32, false, false, 512, 1024, 131072},
     {"sm_80", KDA_PATH_PTX, 32, false, false, 108, 1024, 49152},
-    {"sm_90a", KDA_PATH_PTX, 32, false, true, 132, 1024, 49152},
+    {"sm_90a", KDA_PATH_PTX, 32, false, true, 132, 1024, 229376},
     {"spirv", KDA_PATH_LOCAL, 1, false, false, 8, 128, 16384},
     {"spirv_cpu", KDA_PATH_LOCAL, 1, true, false, 8, 4096, 524288},
 };

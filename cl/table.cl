@@ -1,0 +1,47 @@
+/* Which chunk belongs to which sequence: read from cu_seqlens on the device, so that a call needs
+ * no read-back.
+ *
+ * SPDX-License-Identifier: MIT */
+
+#ifndef KDA_PREPARE_WG
+#define KDA_PREPARE_WG 512 /* a power of two, 16..512 */
+#endif
+
+/* Chunks of a sequence that the chunkwise schedule handles; short ones belong to kda_step. */
+static inline int chunks_of(const struct kda_call_args *a, __global const int *cu_seqlens,
+                            __global const int *state_index, __global const int *accepted, long n)
+{
+    const long begin = sequence_start(a, cu_seqlens, n);
+    const long length = sequence_start(a, cu_seqlens, n + 1) - begin;
+    if (length <= a->step_limit || sequence_slot(a, state_index, accepted, n) < 0)
+        return 0;
+    return (int)((length + KDA_CHUNK - 1) / KDA_CHUNK);
+}
+
+/* The chunk table of a call with cu_seqlens: first chunk of each sequence, counted over all
+ * sequences, then the total. One work-group; each item sums a run of sequences, the runs' sums are
+ * scanned, then written. */
+__kernel __attribute__((reqd_work_group_size(KDA_PREPARE_WG, 1, 1))) void
+kda_table(const struct kda_call_args a, __global const int *cu_seqlens,
+          __global const int *state_index, __global const int *accepted, __global float *workspace)
+{
+    __local int sums[KDA_PREPARE_WG];
+    __global int *table = (__global int *)(workspace + a.table);
+    const int lid = (int)get_local_id(0);
+    const long run = (a.sequences + KDA_PREPARE_WG - 1) / KDA_PREPARE_WG;
+    const long first = lid * run, last = min(first + run, (long)a.sequences);
+    int sum = 0;
+    for (long n = first; n < last; n++)
+        sum += chunks_of(&a, cu_seqlens, state_index, accepted, n);
+    sums[lid] = sum;
+    barrier(CLK_LOCAL_MEM_FENCE); /* all sums are there */
+    int at = 0;
+    for (int i = 0; i < lid; i++)
+        at += sums[i];
+    for (long n = first; n < last; n++) {
+        table[n] = at;
+        at += chunks_of(&a, cu_seqlens, state_index, accepted, n);
+    }
+    if (lid == KDA_PREPARE_WG - 1)
+        table[a.sequences] = at;
+}
