@@ -1,7 +1,8 @@
 /* Counts the calls of functions that allocate, compile, read back or wait, so that a test can tell
- * that none was made. Functions of the C library are wrapped at link time (-Wl,--wrap for each), so
- * that calls of the code linked statically are counted and those of the driver are not. OpenCL's
- * are defined in count.c in front of libOpenCL's, so that CLBlast's calls are counted too.
+ * that none was made, and launches. Functions of the C library are wrapped at link time (-Wl,--wrap
+ * for each), so that calls of the code linked statically are counted and those of the driver are
+ * not. OpenCL's are defined in count.c in front of libOpenCL's, so that CLBlast's calls are counted
+ * too.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef COUNT_H
@@ -69,6 +70,11 @@
       (cl_command_queue queue, cl_mem mem, cl_bool blocking, cl_map_flags flags, size_t offset,    \
        size_t n, cl_uint waits, const cl_event *wait, cl_event *event, cl_int *code),              \
       (queue, mem, blocking, flags, offset, n, waits, wait, event, code))                          \
+    X(cl_int, clEnqueueNDRangeKernel,                                                              \
+      (cl_command_queue queue, cl_kernel kernel, cl_uint n, const size_t *offset,                  \
+       const size_t *global, const size_t *local, cl_uint waits, const cl_event *wait,             \
+       cl_event *event),                                                                           \
+      (queue, kernel, n, offset, global, local, waits, wait, event))                               \
     X(cl_int, clWaitForEvents, (cl_uint n, const cl_event *event), (n, event))                     \
     X(cl_int, clFinish, (cl_command_queue queue), (queue))
 

@@ -13,9 +13,12 @@
 
 static struct rig *rig;
 
-/* CLBlast makes kernel objects, of programs that it has built before, in each of its calls. */
+/* Launches are what it is for. CLBlast makes kernel objects, of programs that it has built before,
+ * in each of its calls. */
 static bool may_call(const struct trial *t, int function)
 {
+    if (function == CALLS_clEnqueueNDRangeKernel)
+        return true;
     return t->problem.engine == KDA_ENGINE_CLBLAST && function == CALLS_clCreateKernel;
 }
 
@@ -77,6 +80,53 @@ START_TEST(test_counters_count)
                      0);
     kda_plan_destroy(&plan);
     kda_context_destroy(&ctx);
+}
+END_TEST
+
+static int launches_of(struct trial *t)
+{
+    count_start();
+    kda_status st = kda_enqueue(t->plan, t->queue, &t->args, 0, NULL, &t->event);
+    struct counts seen = count_stop();
+    ck_assert_msg(st == KDA_OK, "%s: %s", kda_status_string(st), rig->log.error);
+    finish(t);
+    return seen.calls[CALLS_clEnqueueNDRangeKernel];
+}
+
+/* Sequences that the host knows to be short never pay for a plan's chunks. */
+START_TEST(test_short_sequences_take_one_launch)
+{
+    enum { MANY = 300, BYTES = MANY * VALUE_HEADS * KEY_DIM * sizeof(float) };
+    struct trial t = trial_make(rig, LOG, true);
+    t.problem.max_tokens = MANY;
+    ck_assert_int_eq(kda_plan_create(&t.plan, rig->ctx, &t.problem), KDA_OK);
+    const size_t bytes = kda_plan_workspace(t.plan);
+    ck_assert_uint_gt(bytes, 0); /* it has chunks */
+    cl_context context = kda_context_cl_context(rig->ctx);
+    static const float zero[BYTES / sizeof(float)];
+    cl_int code;
+    cl_mem in =
+        clCreateBuffer(context, CL_MEM_COPY_HOST_PTR, BYTES, (void *)(uintptr_t)zero, &code);
+    cl_mem out = clCreateBuffer(context, CL_MEM_READ_WRITE, BYTES, NULL, &code);
+    cl_mem workspace = clCreateBuffer(context, CL_MEM_READ_WRITE, bytes, NULL, &code);
+    ck_assert(in && out && workspace);
+    t.args.tokens = MANY;
+    t.args.q.mem = t.args.k.mem = t.args.v.mem = t.args.g.mem = t.args.beta.mem = in;
+    t.args.out.mem = out;
+    t.args.workspace.mem = workspace;
+    t.args.workspace.size = bytes;
+    ck_assert_int_gt(launches_of(&t), 1);
+    t.args.cu_seqlens = trial_tensor(&t, CU_SEQLENS);
+    ck_assert_int_gt(launches_of(&t), 1);
+    t.args.max_length = TOKENS / SEQUENCES;
+    ck_assert_int_eq(launches_of(&t), 1);
+    t.args.cu_seqlens = (kda_input){0};
+    t.args.tokens = TOKENS;
+    ck_assert_int_eq(launches_of(&t), 1);
+    clReleaseMemObject(in);
+    clReleaseMemObject(out);
+    clReleaseMemObject(workspace);
+    kda_plan_destroy(&t.plan);
 }
 END_TEST
 
@@ -303,6 +353,7 @@ static int test_device(struct rig *opened)
     TCase *tc = tcase_create("enqueue");
     tcase_add_loop_test(tc, test_nothing_is_made, 0, BASES);
     tcase_add_test(tc, test_counters_count);
+    tcase_add_test(tc, test_short_sequences_take_one_launch);
     tcase_add_loop_test(tc, test_wait_list, 0, BASES);
     tcase_add_test(tc, test_wait_list_without_tokens);
     tcase_add_loop_test(tc, test_in_order, 0, BASES);
