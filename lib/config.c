@@ -40,7 +40,9 @@ static void choose_cpu(const kda_problem *p, struct kda_config *c)
 /* A GPU: 4 columns by 16 rows of state in registers and 64 columns a work-group, which reads 256
  * contiguous bytes of each state row. 32 rows, so half the reductions, where the register file is
  * known to hold them. With few sequences and heads, narrower tiles give more work-groups. Where
- * rows are contiguous, all of them lie side by side: 8 rows of 8 columns, 16 such groups.
+ * rows are contiguous, all of them lie side by side: 8 rows of 8 columns, 16 such groups. Where
+ * sub-groups exchange lanes, which is Intel, a lane has 128 registers at best, and ocloc (22.43)
+ * moves the whole state to memory rather than to spill some: 2 columns.
  *
  * Decode on an H200 (driver 580.159, 2026-11-29; bf16, f32 state, H 32, K = V = 128), us:
  *     item's rows x columns, groups x items    64 sequences    1 sequence
@@ -54,7 +56,8 @@ static void choose_gpu(const struct kda_device *d, const kda_problem *p, struct 
 {
     const bool rows_contiguous =
         p->state_layout == KDA_STATE_VK && c->path == KDA_PATH_PTX && p->value_dim >= 8;
-    c->vec = rows_contiguous ? 8 : p->value_dim >= 4 ? 4 : 1;
+    const int32_t vec = rows_contiguous ? 8 : d->path == KDA_PATH_SUB_GROUPS ? 2 : 4;
+    c->vec = p->value_dim >= vec ? vec : 1;
     c->cols = power_of_two_up(ceil_div(p->value_dim, c->vec));
     const int32_t most = rows_contiguous ? 4 : 16;
     if (c->cols > most)
