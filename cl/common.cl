@@ -324,7 +324,9 @@ static inline int is_fresh(const struct kda_call_args *a, __global const uchar *
 #define FACTOR_U (FACTOR_D + PADDED_K) /* C x padded_v; last, since V is an argument */
 
 /* What kda_mma_prepare leaves of one chunk and head instead: images of bf16 as matrix.cl defines
- * them, then D and beta as floats. In bytes. */
+ * them, 64 rows each, then D and beta as floats. In bytes; IMAGE_AT counts elements of an image. */
+#define IMAGE_AT(row, col)                                                                         \
+    ((((col) >> 6) * 64 + (row)) * 64 + (((((col) >> 3) & 7) ^ ((row)&7)) << 3) + ((col)&7))
 #define IMAGE_KD 0
 #define IMAGE_QD 16384
 #define IMAGE_KE 32768

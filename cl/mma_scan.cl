@@ -109,9 +109,8 @@ __kernel __attribute__((reqd_work_group_size(SCAN_WG, 1, 1))) void
 kda_mma_scan(const struct kda_call_args a, __global const data_t *v, __global const int *cu_seqlens,
              __global const int *state_index, __global const int *write_index,
              __global const int *accepted, __global const uchar *fresh,
-             __global const state_t *initial_state,
-             __global state_t *final_state, __global out_t *out, __global state_t *checkpoints,
-             __global float *workspace)
+             __global const state_t *initial_state, __global state_t *final_state,
+             __global out_t *out, __global state_t *checkpoints, __global float *workspace)
 {
     __local uchar ring[STAGES][IMAGE_BYTES] __attribute__((aligned(1024)));
     __local ushort strips[WARPS][64 * STRIP_ROW] __attribute__((aligned(16)));
@@ -210,7 +209,7 @@ kda_mma_scan(const struct kda_call_args a, __global const data_t *v, __global co
         product_rows(o, left, image + IMAGE_QD);
 
         /* While these run: V, that output, the next V. */
-        copies_wait();
+        fetch_wait();
         lanes_sync();
         strip_load(values, strip, lane);
         lanes_sync();

@@ -60,3 +60,18 @@ static inline void fetch_wait(void)
 {
 }
 #endif
+
+/* Two floats as a pair of bf16, the first one low. */
+#if KDA_PATH == KDA_PATH_PTX
+static inline uint pack_bf16(float low, float high)
+{
+    uint pair;
+    __asm__("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+#else
+static inline uint pack_bf16(float low, float high)
+{
+    return float_to_bf16(low) | (uint)float_to_bf16(high) << 16;
+}
+#endif

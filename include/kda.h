@@ -165,7 +165,9 @@ typedef enum kda_engine {
      * kda_enqueue, and a NaN or infinity in a token can reach earlier tokens of its chunk. */
     KDA_ENGINE_CLBLAST = 1,
     KDA_ENGINE_FUSED = 2, /* portable OpenCL C tile kernels */
-    KDA_ENGINE_MMA = 3    /* matrix units: bf16, K = 128, V 64 or 128; never taken by AUTO yet */
+    /* Matrix units: bf16, K = 128, V 64 or 128, chunks of 64; NVIDIA's compute capability 9.0. Not
+     * taken by AUTO yet. A NaN or infinity in a token can reach earlier tokens of its chunk. */
+    KDA_ENGINE_MMA = 3
 } kda_engine;
 
 /* Bits of kda_problem.flags. */

@@ -1,6 +1,6 @@
 /* From a resolved problem to kernels that have proved themselves: configuration, kernels, then a
- * small call whose answer is known. What a device gets wrong is demoted, step by step, with a
- * warning: a path of cl/tile.cl to local memory, chunks to the recurrent schedule.
+ * small call whose answer is known. What a device does not build or gets wrong is demoted, step by
+ * step, with a warning: a path of cl/tile.cl to local memory, chunks to the recurrent schedule.
  *
  * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
@@ -131,6 +131,25 @@ static kda_status try_build(kda_plan *plan, const kda_problem *p, enum kda_path 
     return kda_known_answer(plan, right);
 }
 
+/* Takes back the boldest choice of a configuration that does not build or gives a wrong answer;
+ * false: none was left. */
+static bool demote(const kda_plan *plan, kda_problem *p, enum kda_path *path, const char *why)
+{
+    const struct kda_config *c = &((const struct kda_launch *)plan->backend)->config;
+    const char *instead;
+    if (c->path != KDA_PATH_LOCAL) {
+        *path = KDA_PATH_LOCAL;
+        instead = "with lane exchange: using local memory instead";
+    } else if (c->chunk && p->schedule == KDA_SCHEDULE_AUTO) {
+        p->schedule = KDA_SCHEDULE_RECURRENT;
+        instead = "in chunks: using the recurrent schedule for all lengths";
+    } else {
+        return false;
+    }
+    kda_log(plan->ctx, KDA_LOG_WARN, "%s %s", why, instead);
+    return true;
+}
+
 kda_status kda_launch_create(kda_plan *plan)
 {
     kda_problem p = plan->problem;
@@ -140,21 +159,13 @@ kda_status kda_launch_create(kda_plan *plan)
         kda_status st = try_build(plan, &p, path, &right);
         if (right)
             kda_programs_keep(plan->ctx);
-        if (st || right)
+        if (right || (st && st != KDA_COMPILE))
             return st;
-        const struct kda_launch *l = plan->backend;
-        if (l->config.path != KDA_PATH_LOCAL) {
-            path = KDA_PATH_LOCAL;
-            kda_log(plan->ctx, KDA_LOG_WARN,
-                    "wrong answer with lane exchange: using local memory instead");
-        } else if (l->config.chunk && p.schedule == KDA_SCHEDULE_AUTO) {
-            p.schedule = KDA_SCHEDULE_RECURRENT;
-            kda_log(plan->ctx, KDA_LOG_WARN,
-                    "wrong answer in chunks: using the recurrent schedule for all lengths");
-        } else {
-            kda_log(plan->ctx, KDA_LOG_ERROR,
-                    "kda_plan_create: this device computes a wrong answer for a small problem");
-            return KDA_UNSUPPORTED;
+        if (!demote(plan, &p, &path, st ? "does not build" : "wrong answer")) {
+            kda_log(plan->ctx, KDA_LOG_ERROR, "kda_plan_create: this device %s",
+                    st ? "does not build the kernels: see the lines above"
+                       : "computes a wrong answer for a small problem");
+            return st ? st : KDA_UNSUPPORTED;
         }
         kda_launch_destroy(plan->backend);
         plan->backend = NULL;

@@ -197,8 +197,10 @@ void kda_config_pad(const kda_problem *p, struct kda_config *c)
     c->padded_v = ceil_div(p->value_dim, c->scan_vec) * c->scan_vec; /* cl/lanes.cl's too */
 }
 
-/* Why the matrix-unit engine cannot serve a problem; NULL: it can. */
-static const char *mma_obstacle(const kda_problem *p)
+/* Why the matrix-unit engine cannot serve a problem; NULL: it can. On a CPU plain OpenCL C stands
+ * in for the matrix units, for tests. */
+static const char *mma_obstacle(const kda_context *ctx, const kda_problem *p,
+                                const struct kda_config *c)
 {
     if (p->dtype != KDA_BF16)
         return "dtype must be KDA_BF16";
@@ -206,6 +208,8 @@ static const char *mma_obstacle(const kda_problem *p)
         return "key_dim must be 128 and value_dim 64 or 128";
     if ((p->chunk && p->chunk != 64) || p->checkpoint_every % 64)
         return "chunks have 64 tokens";
+    if (!ctx->device->is_cpu && (!ctx->device->matrix || c->path != KDA_PATH_PTX))
+        return "the device has no matrix units that this library knows";
     return NULL;
 }
 
@@ -286,7 +290,7 @@ static kda_status choose_chunkwise(const kda_context *ctx, const kda_problem *p,
     c->chunk = choose_chunk(p, d->is_cpu ? 32 : 64);
     c->step_limit = p->schedule == KDA_SCHEDULE_CHUNKWISE ? 0 : 63;
     choose_prepare(d, p, c);
-    /* AUTO does not take it: its kernels as they stand have yet to be run on matrix units. */
+    /* AUTO does not take it: its kernels as they stand have yet to be checked on matrix units. */
     if (p->engine == KDA_ENGINE_MMA)
         return choose_mma(ctx, p, c);
     if (!choose_scan(d, p, c))
@@ -311,12 +315,8 @@ static kda_status choose_schedule(const kda_context *ctx, const kda_problem *p,
     bool checkpoints_fit = p->checkpoint_every % (p->chunk ? p->chunk : 16) == 0;
     if (p->schedule == KDA_SCHEDULE_RECURRENT)
         return KDA_OK;
-    const char *obstacle = p->engine == KDA_ENGINE_MMA ? mma_obstacle(p) : NULL;
-    /* On a CPU plain OpenCL C stands in for the matrix units, for tests. */
-    if (!obstacle && p->engine == KDA_ENGINE_MMA && !ctx->device->is_cpu &&
-        (!ctx->device->matrix || c->path != KDA_PATH_PTX))
-        obstacle = "the device has no matrix units that this library knows";
-    if (obstacle) {
+    const char *obstacle = mma_obstacle(ctx, p, c);
+    if (obstacle && p->engine == KDA_ENGINE_MMA) {
         kda_log(ctx, KDA_LOG_ERROR, "kda_problem.engine: KDA_ENGINE_MMA: %s", obstacle);
         return KDA_UNSUPPORTED;
     }

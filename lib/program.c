@@ -120,8 +120,7 @@ static kda_status build(const kda_context *ctx, const sources source, const char
         return KDA_OK;
     }
     clReleaseProgram(program);
-    if (failure == KDA_LOG_ERROR)
-        kda_cl_check(ctx, err, "clBuildProgram");
+    kda_log(ctx, failure, "clBuildProgram failed: %s (%d)", kda_cl_error_name(err), (int)err);
     return err == CL_OUT_OF_HOST_MEMORY ? KDA_MEMORY : KDA_COMPILE;
 }
 
@@ -187,8 +186,8 @@ kda_status kda_program_kernel(kda_context *ctx, const kda_problem *p, const stru
         [KDA_STAGE_PREPARE] = {lanes_cl, chunk_cl, slab_cl, triangle_cl, prepare_cl},
         [KDA_STAGE_SCAN] = {scan_cl},
         [KDA_STAGE_GEMM] = {gemm_cl},
-        [KDA_STAGE_MMA_PREPARE] = {matrix_cl, mma_prepare_cl},
-        [KDA_STAGE_MMA_SCAN] = {matrix_cl, mma_scan_cl},
+        [KDA_STAGE_MMA_PREPARE] = {copies_cl, warp_cl, mma_operands_cl, mma_prepare_cl},
+        [KDA_STAGE_MMA_SCAN] = {copies_cl, matrix_cl, mma_scan_cl},
     };
     char options[1024];
     format_options(p, c, options, sizeof options);
@@ -198,13 +197,14 @@ kda_status kda_program_kernel(kda_context *ctx, const kda_problem *p, const stru
     sources source = {args_h, common_cl, tile_cl};
     for (int i = 3; i < SOURCES; i++)
         source[i] = stages[stage][i - 3];
-    return make_kernel(ctx, source, options, KDA_LOG_ERROR, name, kernel);
+    return make_kernel(ctx, source, options, KDA_LOG_WARN, name, kernel);
 }
 
 kda_status kda_program_probe(kda_context *ctx, bool matrix, const char *text, const char *options,
                              const char *name, cl_kernel *kernel)
 {
-    const sources source = {args_h, common_cl, tile_cl, matrix ? matrix_cl : NULL, text};
+    const sources source = {
+        args_h, common_cl, tile_cl, matrix ? copies_cl : NULL, matrix ? matrix_cl : NULL, text};
     return make_kernel(ctx, source, options, KDA_LOG_DEBUG, name, kernel);
 }
 

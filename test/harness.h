@@ -149,6 +149,7 @@ TCase *tcase_sequences(void);
 TCase *tcase_serving(void);
 TCase *tcase_soak(enum level level);
 TCase *tcase_queues(void);
+TCase *tcase_mma(void);
 Suite *suite_shapes(enum level level);
 Suite *suite_relations(void);
 

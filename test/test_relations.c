@@ -329,5 +329,6 @@ Suite *suite_relations(void)
     tcase_add_test(tcase, test_threads_share_a_plan);
     suite_add_tcase(suite, tcase);
     suite_add_tcase(suite, tcase_queues());
+    suite_add_tcase(suite, tcase_mma());
     return suite;
 }

@@ -1,0 +1,191 @@
+/* What the matrix-unit engine needs around its products, behind vendor-free names: copies between
+ * global and local memory that run on their own, and the order among a warp's 32 lanes and among
+ * the parts of a work-group. One body for NVIDIA, one that says the same in plain OpenCL C, where
+ * copies are made at once and every order is the work-group's barrier.
+ *
+ * SPDX-License-Identifier: MIT */
+
+/* BULK COPIES count the bytes that arrive. Each stage of a ring has two counters: of arrived bytes,
+ * and of readers that are through with it. A turn is how often a stage was filled before, modulo 2.
+ *
+ *     ring_init      one item, before a barrier
+ *     ring_fill      all items; bytes: a multiple of 16; again: the stage was in use, in `turn`
+ *     ring_wait      all items; the stage's bytes are there
+ *     ring_release   one lane of each reading warp
+ *
+ * The other way:
+ *
+ *     store_block    all items of a part; one of them, `sender`, sends local memory off
+ *     stores_read    that one again: what it sent may be overwritten
+ *     writes_done    before the barrier between writes of local memory and store_block or bulk_copy
+ */
+#if KDA_PATH == KDA_PATH_PTX
+
+static inline uint local_address(__local const void *p)
+{
+    return (uint)(ulong)p;
+}
+static inline ulong global_address(__global const void *p)
+{
+    ulong q;
+    __asm__("cvta.to.global.u64 %0, %1;" : "=l"(q) : "l"(p));
+    return q;
+}
+
+typedef ulong ring_counter;
+
+static inline void ring_init(__local ring_counter *counters, int stages, int readers)
+{
+    for (int i = 0; i < stages; i++) {
+        __asm__ volatile("mbarrier.init.shared.b64 [%0], 1;"
+                         :
+                         : "r"(local_address(counters + 2 * i))
+                         : "memory");
+        __asm__ volatile("mbarrier.init.shared.b64 [%0], %1;"
+                         :
+                         : "r"(local_address(counters + 2 * i + 1)), "r"(readers)
+                         : "memory");
+    }
+    __asm__ volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+}
+static inline void ring_wait(__local const ring_counter *counter, int turn)
+{
+    __asm__ volatile("{ .reg .pred p;\n"
+                     "again: mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n"
+                     "@p bra done;\n"
+                     "bra again;\n"
+                     "done: }"
+                     :
+                     : "r"(local_address(counter)), "r"(turn)
+                     : "memory");
+}
+static inline void arrivals_expect(__local ring_counter *counter, uint bytes)
+{
+    __asm__ volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
+                     :
+                     : "r"(local_address(counter)), "r"(bytes)
+                     : "memory");
+}
+static inline void bulk_copy(__local void *to, __global const void *from, uint bytes,
+                             __local ring_counter *counter)
+{
+    __asm__ volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+        :
+        : "r"(local_address(to)), "l"(global_address(from)), "r"(bytes), "r"(local_address(counter))
+        : "memory");
+}
+static inline void ring_fill(__local void *to, __global const void *from, uint bytes,
+                             __local ring_counter *counters, int again, int turn, int lid)
+{
+    if (lid != 0)
+        return;
+    if (again)
+        ring_wait(counters + 1, turn);
+    arrivals_expect(counters, bytes);
+    bulk_copy(to, from, bytes, counters);
+}
+static inline void ring_release(__local ring_counter *counters)
+{
+    __asm__ volatile("mbarrier.arrive.shared.b64 _, [%0];"
+                     :
+                     : "r"(local_address(counters + 1))
+                     : "memory");
+}
+static inline void store_block(__global void *to, __local const void *from, uint bytes, int lid,
+                               int sender, int items)
+{
+    if (lid == sender)
+        __asm__ volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+                         "cp.async.bulk.commit_group;"
+                         :
+                         : "l"(global_address(to)), "r"(local_address(from)), "r"(bytes)
+                         : "memory");
+}
+static inline void stores_read(void)
+{
+    __asm__ volatile("cp.async.bulk.wait_group.read 0;" : : : "memory");
+}
+static inline void writes_done(void)
+{
+    __asm__ volatile("fence.proxy.async.shared::cta;" : : : "memory");
+}
+
+/* As fetch of tile.cl, 16 bytes of anything, or zeros if not `there`. */
+static inline void copy_16(__local void *to, __global const void *from, int there)
+{
+    __asm__ volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
+                     :
+                     : "r"(local_address(to)), "l"(global_address(from)), "r"(there ? 16 : 0)
+                     : "memory");
+}
+
+/* A barrier of the index-th so many items of a work-group: others need not take part. */
+static inline void part_barrier(int index, int items)
+{
+    __asm__ volatile("bar.sync %0, %1;" : : "r"(index + 1), "r"(items) : "memory");
+}
+
+/* The lanes of a warp see each other's local memory. */
+static inline void lanes_sync(void)
+{
+    __asm__ volatile("bar.warp.sync 0xffffffff;" : : : "memory");
+}
+
+/* Between what the lanes of a warp read together and what they write there: matrix products read
+ * before any lane goes on. All items pass here. */
+#define warp_has_read()
+
+/* x of lane 0, for all lanes: tells the compiler that branches on x do not diverge. */
+static inline int lanes_uniform(int x)
+{
+    int y;
+    __asm__ volatile("shfl.sync.idx.b32 %0, %1, 0, 0x1f, 0xffffffff;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+/* Hides from the compiler what x is made of, so that it keeps x and not what follows from it. */
+#define HIDE(x) __asm__ volatile("" : "+r"(x))
+
+#else
+
+typedef int ring_counter;
+#define ring_init(counters, stages, readers)
+#define ring_wait(counter, turn) barrier(CLK_LOCAL_MEM_FENCE)
+#define ring_release(counters)
+#define arrivals_expect(counter, bytes)
+#define stores_read()
+#define writes_done()
+#define part_barrier(index, items) barrier(CLK_LOCAL_MEM_FENCE)
+#define lanes_sync() barrier(CLK_LOCAL_MEM_FENCE)
+#define warp_has_read() barrier(CLK_LOCAL_MEM_FENCE)
+#define lanes_uniform(x) (x)
+#define HIDE(x)
+
+static __attribute__((always_inline)) inline void
+bulk_copy(__local void *to, __global const void *from, uint bytes, __local ring_counter *counter)
+{
+    for (uint i = 0; i < bytes / 4; i++)
+        ((__local uint *)to)[i] = ((__global const uint *)from)[i];
+}
+static __attribute__((always_inline)) inline void ring_fill(__local void *to,
+                                                            __global const void *from, uint bytes,
+                                                            __local ring_counter *counters,
+                                                            int again, int turn, int lid)
+{
+    for (uint i = lid; i < bytes / 4; i += get_local_size(0))
+        ((__local uint *)to)[i] = ((__global const uint *)from)[i];
+}
+static __attribute__((always_inline)) inline void
+store_block(__global void *to, __local const void *from, uint bytes, int lid, int sender, int items)
+{
+    for (uint i = lid; i < bytes / 4; i += items)
+        ((__global uint *)to)[i] = ((__local const uint *)from)[i];
+}
+static __attribute__((always_inline)) inline void copy_16(__local void *to,
+                                                          __global const void *from, int there)
+{
+    for (int i = 0; i < 8; i++)
+        ((__local ushort *)to)[i] = there ? ((__global const ushort *)from)[i] : 0;
+}
+#endif

@@ -1,0 +1,152 @@
+/* The matrix-unit engine: every option of a problem that it takes, beside most others, and the
+ * relations between calls that hold to the bit. On a CPU its kernels are plain OpenCL C, which the
+ * quick ones of their compilers build in seconds.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "harness.h"
+
+#include <string.h>
+
+#define MMA "engine=mma schedule=chunkwise K=128 dtype=bf16 "
+#define SOFTPLUS "gate=softplus a_log=rate dt_bias=normal "
+#define BOUNDED "gate=bounded a_log=rate dt_bias=normal "
+#define MODEL "norm=1 activation=sigmoid state=normal "
+
+/* Whether the device runs it: by matrix units, or by plain OpenCL C built by PoCL. */
+static bool has_mma(void)
+{
+    kda_fact facts[64];
+    size_t count = kda_context_facts(device.ctx, facts, 64);
+    for (size_t i = 0; i < count && i < 64; i++)
+        if (!strcmp(facts[i].name, "matrix_units") && !strncmp(facts[i].value, "yes", 3))
+            return true;
+    return strstr(device.driver, "Portable Computing Language");
+}
+#define NEEDS_MMA NEEDS(has_mma(), "no matrix units, and plain OpenCL C would build for minutes")
+
+static const char *const calls[] = {
+    "H=2 V=128 lengths=200 " MODEL BOUNDED,
+    "H=1 HV=3 V=64 lengths=64,1,0,130,63,65 map=modulo layout=vk g_dtype=f32 " MODEL SOFTPLUS,
+    "H=1 HV=2 V=128 lengths=100 pad=3,1,5 g=decay beta=uniform beta_dtype=f32 state=normal norm=1",
+    "H=2 V=64 lengths=70,64 g=strong norm=1 activation=sigmoid2 out_dtype=f32 state=normal",
+    "H=1 V=128 lengths=150 g=slow k=same norm=1 state=normal beta=1",
+    "H=1 V=128 lengths=150 g=-20 k=same norm=1 state=normal beta=0.5",
+    "H=2 V=128 lengths=80 per_head=1 state_dtype=bf16 " MODEL SOFTPLUS,
+    "H=2 V=64 lengths=80 gate=none state_dtype=f16 order=heads scale=1 " MODEL,
+    "H=2 V=128 lengths=90,3 rule=additive g=decay activation=sigmoid norm=1 state=normal",
+    "H=1 V=64 lengths=200,64,130 checkpoint=64 " MODEL BOUNDED,
+    "H=2 V=128 lengths=70,5,66 index=4,-1,1 slots=5 in_place=1 cu=i64 " MODEL SOFTPLUS,
+    "H=1 V=128 lengths=65 norm=1 q=0 k=0 gate=bounded g=wide state=normal",
+    "H=1 V=128 lengths=65 norm=1 q=huge k=huge gate=bounded g=wide state=normal",
+};
+
+START_TEST(test_mma_call)
+{
+    NEEDS_MMA;
+    run(MMA "%s", calls[_i]);
+}
+END_TEST
+
+#define RELATED MMA "H=2 V=128 max_tokens=256 max_sequences=5 " MODEL BOUNDED
+
+START_TEST(test_mma_same_call_again)
+{
+    NEEDS_MMA;
+    struct call *first = run(RELATED "lengths=100,64,7"), *again = copy(first);
+    for (int i = 0; i < 5; i++) {
+        run_plan(plan_for(again), again);
+        same_results(again, first);
+    }
+}
+END_TEST
+
+START_TEST(test_mma_sequence_alone_and_packed)
+{
+    NEEDS_MMA;
+    struct call *all = run(RELATED "lengths=5,0,133,64,17");
+    int64_t start = 0;
+    for (int64_t n = 0; n < all->sequences; n++) {
+        struct call *alone = slice(all, n, 0, all->lengths[n]);
+        run_plan(plan_for(all), alone);
+        same_rows(OUT, all, start, alone, 0, all->lengths[n]);
+        same_rows(FINAL_STATE, all, n, alone, 0, 1);
+        start += all->lengths[n];
+    }
+}
+END_TEST
+
+START_TEST(test_mma_state_carried_across_chunk_edges)
+{
+    NEEDS_MMA;
+    struct call *whole = run(RELATED "lengths=256");
+    for (int64_t cut = 64; cut < 256; cut += 64) {
+        struct call *head = slice(whole, 0, 0, cut), *tail = slice(whole, 0, cut, 256);
+        run_plan(plan_for(whole), head);
+        for (int64_t i = 0; i < tensor_elements(&head->tensor[FINAL_STATE]); i++)
+            tensor_set(&tail->tensor[INITIAL_STATE], i, tensor_get(&head->tensor[FINAL_STATE], i));
+        run_plan(plan_for(whole), tail);
+        same_rows(OUT, tail, 0, whole, cut, 256 - cut);
+        same_rows(FINAL_STATE, tail, 0, whole, 0, 1);
+    }
+}
+END_TEST
+
+START_TEST(test_mma_later_tokens_change_nothing_earlier)
+{
+    NEEDS_MMA;
+    static const int inputs[] = {Q, K, V, G, BETA};
+    for (int64_t same = 3; same < 130; same += 9) {
+        struct call *a = make(RELATED "lengths=130"), *b = copy(a);
+        for (size_t n = 0; n < sizeof(inputs) / sizeof(inputs[0]); n++) {
+            struct tensor *t = &b->tensor[inputs[n]];
+            for (int64_t i = same * t->heads * t->width; i < tensor_elements(t); i++)
+                tensor_set(t, i, (double)(i * 7 % 13 - 6) * 4);
+        }
+        run_plan(plan_for(a), a);
+        run_plan(plan_for(b), b);
+        same_rows(OUT, a, 0, b, 0, same);
+    }
+}
+END_TEST
+
+START_TEST(test_mma_workspace_size_does_not_matter)
+{
+    NEEDS_MMA;
+    const char *words = MMA "H=2 V=64 lengths=250,3,100 " MODEL SOFTPLUS;
+    struct call *whole = run("%s", words);
+    size_t size = kda_plan_workspace(plan_for(make(MMA "H=2 V=64 lengths=70 " MODEL SOFTPLUS)));
+    struct call *pieces = run("%s workspace=%zu", words, size);
+    same_results(pieces, whole);
+}
+END_TEST
+
+START_TEST(test_mma_resumption_from_checkpoints)
+{
+    NEEDS_MMA;
+    struct call *whole = run(RELATED "lengths=200 checkpoint=64");
+    const int64_t size = whole->tensor[CHECKPOINTS].heads * whole->tensor[CHECKPOINTS].width;
+    for (int64_t c = 0; c < 3; c++) {
+        struct call *rest = slice(whole, 0, 64 * (c + 1), 200);
+        for (int64_t i = 0; i < size; i++)
+            tensor_set(&rest->tensor[INITIAL_STATE], i,
+                       tensor_get(&whole->tensor[CHECKPOINTS], c * size + i));
+        run_plan(plan_for(rest), rest);
+        same_rows(OUT, rest, 0, whole, 64 * (c + 1), rest->tokens);
+        same_rows(FINAL_STATE, rest, 0, whole, 0, 1);
+    }
+}
+END_TEST
+
+TCase *tcase_mma(void)
+{
+    TCase *tcase = tcase_create("mma");
+    tcase_add_checked_fixture(tcase, NULL, harness_teardown);
+    tcase_add_loop_test(tcase, test_mma_call, 0, sizeof(calls) / sizeof(calls[0]));
+    tcase_add_test(tcase, test_mma_same_call_again);
+    tcase_add_test(tcase, test_mma_sequence_alone_and_packed);
+    tcase_add_test(tcase, test_mma_state_carried_across_chunk_edges);
+    tcase_add_test(tcase, test_mma_later_tokens_change_nothing_earlier);
+    tcase_add_test(tcase, test_mma_workspace_size_does_not_matter);
+    tcase_add_test(tcase, test_mma_resumption_from_checkpoints);
+    return tcase;
+}
