@@ -64,7 +64,7 @@ void report_begin(void); /* with a device */
 void report_skip(const char *function, const char *reason);
 int report_skipped(void); /* how many tests, which Check takes for passed */
 void report_print_skips(void);
-void report_progress(void); /* after each test */
+void report_progress(void); /* after each test, or part of one */
 /* Makes the TAP file that Check wrote one that knows of skips. false: a file can't be had. */
 bool report_tap(const char *from, const char *to);
 
