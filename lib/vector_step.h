@@ -15,7 +15,7 @@
 
 #include "vector_token.h"
 
-enum { STEP_TOKENS = 4, STEP_VECTORS = 4 };
+enum { STEP_TOKENS = 4, STEP_VECTORS = 4, ROWS_AHEAD = 16 };
 
 /* Tokens made ready. K and columns are padded. */
 struct step_block {
@@ -74,13 +74,16 @@ struct step_sums {
     vf a[2 * STEP_VECTORS], b[2 * STEP_VECTORS];
 };
 
-/* The first pass of token i. */
+/* The first pass of token i. A tile of twice as many vectors belongs to a single token, whose state
+ * comes from memory; the processor's own foresight ends with each page. */
 INLINE void step_read(struct step_sums *sums, const struct step_block *b, int32_t rows, int32_t i,
                       const float *s, int64_t stride, const int vectors)
 {
     const float *kd = b->kd + i * b->K, *qd = b->qd + i * b->K;
     *sums = (struct step_sums){0};
     for (int32_t r = 0; r < rows; r++, s += stride) {
+        for (int n = 0; n < vectors && vectors > STEP_VECTORS; n += KDA_LINE / W)
+            __builtin_prefetch(s + ROWS_AHEAD * stride + n * W);
         const vf key = all(kd[r]), query = all(qd[r]);
         for (int n = 0; n < vectors; n++) {
             const vf x = get(s + n * W);
