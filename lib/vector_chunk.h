@@ -104,7 +104,6 @@ INLINE vf multiply_doubles(double *d, vf x)
 static void chunk_load(const struct chunk_block *b, const struct kda_cpu_work *w,
                        const struct head *h, int64_t t, int32_t i)
 {
-    const kda_problem *p = w->problem;
     expect_token(h, t + TOKENS_AHEAD);
     load_key(h, KDA_TENSOR_K, t, b->k);
     load_key(h, KDA_TENSOR_Q, t, b->q);
@@ -120,17 +119,14 @@ static void chunk_load(const struct chunk_block *b, const struct kda_cpu_work *w
         put(b->kd + i * b->K + s, get(b->k + s) * since_start);
         put(b->qd + i * b->K + s, get(b->q + s) * since_start);
     }
-    load_row(b->u + i * b->columns, p->dtype,
-             kda_row(&w->run->tensor[KDA_TENSOR_V], t, w->head) +
-                 (size_t)w->first * kda_dtype_size(p->dtype),
-             w->columns);
+    load_values(w, t, b->u + i * b->columns);
 }
 
-/* Adds `terms` terms of BAND rows of a product; elements of a row of a are `a_step` apart. */
-INLINE void product(vf sum[BAND][CHUNK_VECTORS], const float *a, int32_t a_row, int32_t a_step,
-                    const float *b, int64_t b_row, int32_t terms, const int vectors)
+/* Adds `terms` terms of BAND rows of a product a b. */
+INLINE void product(vf sum[BAND][CHUNK_VECTORS], const float *a, int32_t a_row, const float *b,
+                    int64_t b_row, int32_t terms, const int vectors)
 {
-    for (int32_t s = 0; s < terms; s++, a += a_step, b += b_row) {
+    for (int32_t s = 0; s < terms; s++, a++, b += b_row) {
         vf x[CHUNK_VECTORS];
         for (int n = 0; n < vectors; n++)
             x[n] = get(b + n * W);
@@ -146,14 +142,14 @@ INLINE void read_state(const struct chunk_block *b, bool delta, int32_t rows, in
 {
     vf a[BAND][CHUNK_VECTORS] = {0}, o[BAND][CHUNK_VECTORS] = {0};
     if (delta)
-        product(a, b->kd + i * b->K, b->K, 1, s.at + c, s.stride, rows, vectors);
+        product(a, b->kd + i * b->K, b->K, s.at + c, s.stride, rows, vectors);
     for (int r = 0; r < BAND; r++) {
         for (int n = 0; n < vectors; n++) {
             float *u = b->u + (i + r) * b->columns + c + n * W;
             put(u, b->beta[i + r] * (get(u) - a[r][n]));
         }
     }
-    product(o, b->qd + i * b->K, b->K, 1, s.at + c, s.stride, rows, vectors);
+    product(o, b->qd + i * b->K, b->K, s.at + c, s.stride, rows, vectors);
     for (int r = 0; r < BAND; r++)
         for (int n = 0; n < vectors; n++)
             put(b->o + (i + r) * b->columns + c + n * W, o[r][n]);
@@ -224,7 +220,6 @@ INLINE void chunk_tile(const struct chunk_block *b, const kda_problem *p, int32_
 static void chunk(const struct kda_cpu_work *w, int64_t t, int32_t n, struct kda_cpu_state s)
 {
     const kda_problem *p = w->problem;
-    const struct kda_tensor *out = &w->run->tensor[KDA_TENSOR_OUT];
     const size_t K = kda_lines((size_t)p->key_dim);
     struct chunk_block b;
     const struct head h = head_of(w, w->scratch);
@@ -244,8 +239,7 @@ static void chunk(const struct kda_cpu_work *w, int64_t t, int32_t n, struct kda
         float *o = b.o + i * b.columns;
         for (int32_t j = 0; j < b.columns; j += W)
             put(o + j, p->scale * get(o + j));
-        store_row(kda_row(out, t + i, w->head) + (size_t)w->first * kda_dtype_size(p->out_dtype),
-                  p->out_dtype, o, w->columns);
+        store_out(w, t + i, o);
     }
 }
 

@@ -50,7 +50,6 @@ INLINE void step_block_at(struct step_block *b, const struct kda_cpu_work *w, fl
 static void step_load(struct step_block *b, const struct kda_cpu_work *w, const struct head *h,
                       int64_t t, int32_t i)
 {
-    const kda_problem *p = w->problem;
     expect_token(h, t + STEP_TOKENS);
     float *k = b->k + i * b->K, *decay = b->decay + i * b->K;
     float *kd = b->kd + i * b->K, *qd = b->qd + i * b->K;
@@ -63,10 +62,7 @@ static void step_load(struct step_block *b, const struct kda_cpu_work *w, const 
         put(kd + s, get(k + s) * get(decay + s));
         put(qd + s, get(qd + s) * get(decay + s));
     }
-    load_row(b->v + i * b->columns, p->dtype,
-             kda_row(&w->run->tensor[KDA_TENSOR_V], t, w->head) +
-                 (size_t)w->first * kda_dtype_size(p->dtype),
-             w->columns);
+    load_values(w, t, b->v + i * b->columns);
 }
 
 /* A tile's sums over the state: a and b above. */
@@ -74,19 +70,19 @@ struct step_sums {
     vf a[2 * STEP_VECTORS], b[2 * STEP_VECTORS];
 };
 
-/* The first pass of token i. A tile of twice as many vectors belongs to a single token, whose state
- * comes from memory; the processor's own foresight ends with each page. */
-INLINE void step_read(struct step_sums *sums, const struct step_block *b, int32_t rows, int32_t i,
-                      const float *s, int64_t stride, const int vectors)
+/* The first pass of the first token. A tile of twice as many vectors belongs to a single token,
+ * whose state comes from memory; the processor's own foresight ends with each page. */
+INLINE void step_read(struct step_sums *sums, const struct step_block *b, int32_t rows,
+                      struct kda_cpu_state s, const int vectors)
 {
-    const float *kd = b->kd + i * b->K, *qd = b->qd + i * b->K;
+    const float *kd = b->kd, *qd = b->qd;
     *sums = (struct step_sums){0};
-    for (int32_t r = 0; r < rows; r++, s += stride) {
+    for (int32_t r = 0; r < rows; r++, s.at += s.stride) {
         for (int n = 0; n < vectors && vectors > STEP_VECTORS; n += KDA_LINE / W)
-            __builtin_prefetch(s + ROWS_AHEAD * stride + n * W);
+            __builtin_prefetch(s.at + ROWS_AHEAD * s.stride + n * W);
         const vf key = all(kd[r]), query = all(qd[r]);
         for (int n = 0; n < vectors; n++) {
-            const vf x = get(s + n * W);
+            const vf x = get(s.at + n * W);
             sums->a[n] = madd(x, key, sums->a[n]);
             sums->b[n] = madd(x, query, sums->b[n]);
         }
@@ -95,18 +91,18 @@ INLINE void step_read(struct step_sums *sums, const struct step_block *b, int32_
 
 /* The second pass of token i, and where there is a next one its first pass. */
 INLINE void step_write(struct step_sums *sums, const struct step_block *b, int32_t rows, int32_t i,
-                       const vf *u, const float *from, int64_t from_stride, float *to,
-                       int64_t to_stride, const int vectors, const bool next)
+                       const vf *u, struct kda_cpu_state from, struct kda_cpu_state to,
+                       const int vectors, const bool next)
 {
     const float *k = b->k + i * b->K, *decay = b->decay + i * b->K;
     const float *kd = b->kd + (i + 1) * b->K, *qd = b->qd + (i + 1) * b->K;
     *sums = (struct step_sums){0};
-    for (int32_t r = 0; r < rows; r++, from += from_stride, to += to_stride) {
+    for (int32_t r = 0; r < rows; r++, from.at += from.stride, to.at += to.stride) {
         const vf keep = all(decay[r]), write = all(k[r]);
         const vf key = all(next ? kd[r] : 0.0f), query = all(next ? qd[r] : 0.0f);
         for (int n = 0; n < vectors; n++) {
-            const vf x = madd(get(from + n * W), keep, write * u[n]);
-            put(to + n * W, x);
+            const vf x = madd(get(from.at + n * W), keep, write * u[n]);
+            put(to.at + n * W, x);
             if (next) {
                 sums->a[n] = madd(x, key, sums->a[n]);
                 sums->b[n] = madd(x, query, sums->b[n]);
@@ -120,7 +116,9 @@ INLINE void step_tile(const struct step_block *b, int32_t rows, int32_t tokens, 
                       struct kda_cpu_state from, struct kda_cpu_state to, const int vectors)
 {
     struct step_sums sums;
-    step_read(&sums, b, rows, 0, from.at + c, from.stride, vectors);
+    from.at += c;
+    to.at += c;
+    step_read(&sums, b, rows, from, vectors);
     for (int32_t i = 0; i < tokens; i++, from = to) {
         float *v = b->v + i * b->columns + c;
         vf u[2 * STEP_VECTORS];
@@ -130,11 +128,9 @@ INLINE void step_tile(const struct step_block *b, int32_t rows, int32_t tokens, 
             put(v + n * W, b->scale * madd(all(b->kq[i]), u[n], sums.b[n]));
         }
         if (i + 1 < tokens)
-            step_write(&sums, b, rows, i, u, from.at + c, from.stride, to.at + c, to.stride,
-                       vectors, true);
+            step_write(&sums, b, rows, i, u, from, to, vectors, true);
         else
-            step_write(&sums, b, rows, i, u, from.at + c, from.stride, to.at + c, to.stride,
-                       vectors, false);
+            step_write(&sums, b, rows, i, u, from, to, vectors, false);
     }
 }
 
@@ -158,7 +154,6 @@ static void steps(const struct kda_cpu_work *w, int64_t t, int64_t n, struct kda
                   struct kda_cpu_state to)
 {
     const kda_problem *p = w->problem;
-    const struct kda_tensor *out = &w->run->tensor[KDA_TENSOR_OUT];
     struct step_block b;
     const struct head h = head_of(w, w->scratch);
     step_block_at(&b, w, w->scratch + kda_lines((size_t)p->key_dim));
@@ -168,8 +163,7 @@ static void steps(const struct kda_cpu_work *w, int64_t t, int64_t n, struct kda
             step_load(&b, w, &h, t + i, i);
         step_tiles(&b, p->key_dim, tokens, from, to);
         for (int32_t i = 0; i < tokens; i++, t++)
-            store_row(kda_row(out, t, w->head) + (size_t)w->first * kda_dtype_size(p->out_dtype),
-                      p->out_dtype, b.v + i * b.columns, w->columns);
+            store_out(w, t, b.v + i * b.columns);
     }
 }
 

@@ -104,6 +104,21 @@ INLINE void load_decay(const struct head *h, int64_t t, float *decay)
             put(decay + i, all(none ? 1.0f : decay[0]));
 }
 
+/* The work's columns of a token's v; of its out. */
+INLINE void load_values(const struct kda_cpu_work *w, int64_t t, float *v)
+{
+    const kda_dtype type = w->problem->dtype;
+    const char *row = kda_row(&w->run->tensor[KDA_TENSOR_V], t, w->head);
+    load_row(v, type, row + (size_t)w->first * kda_dtype_size(type), w->columns);
+}
+
+INLINE void store_out(const struct kda_cpu_work *w, int64_t t, const float *o)
+{
+    const kda_dtype type = w->problem->out_dtype;
+    char *row = kda_row(&w->run->tensor[KDA_TENSOR_OUT], t, w->head);
+    store_row(row + (size_t)w->first * kda_dtype_size(type), type, o, w->columns);
+}
+
 INLINE float load_beta(const struct head *h, int64_t t)
 {
     const kda_problem *p = h->problem;
