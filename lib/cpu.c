@@ -240,17 +240,15 @@ static kda_status execute(kda_plan *plan, const struct kda_run *run)
     struct kda_pool *pool = plan->ctx->pool;
     const kda_problem *p = &plan->problem;
     struct call c = {.plan = plan, .run = run, .level = plan->ctx->cpu};
-    int64_t lanes = kda_pool_threads(pool);
+    const int32_t lanes = kda_pool_threads(pool);
     cut_columns(&c, lanes);
     c.state_floats = state_floats(p, c.columns);
     c.lane_floats = lane_floats(p, c.level, c.columns);
-    const int64_t items = run->sequences * p->value_heads * c.pieces;
-    lanes = lanes < items ? lanes : items;
     size_t bytes = (size_t)lanes * c.lane_floats * sizeof(float);
     c.memory = aligned_alloc(KDA_LINE * sizeof(float), bytes);
     if (!c.memory)
         return kda_no_memory(plan->ctx, "the states at work", bytes);
-    kda_pool_run(pool, items, run_item, &c);
+    kda_pool_run(pool, run->sequences * p->value_heads * c.pieces, run_item, &c);
     free(c.memory);
     return KDA_OK;
 }

@@ -1,6 +1,8 @@
 /* A pool of threads that share work item by item. Its idea: a call puts a job on a list, works on
- * it itself, and threads without work join whatever job has items left. Items are handed out by a
- * counter; the lock is for who joins and leaves.
+ * it itself, and threads without work join whatever job has items left. Each thread begins with a
+ * range of items of its own, the same in every call of as many, so that what a call leaves in a
+ * core's cache is where the next one needs it; then it takes what is left of others'. The lock is
+ * for who joins and leaves.
  *
  * Waking a thread costs the waker and the woken as much as a small call takes (8 and 7 us on a
  * virtual EPYC, 2026-11-30). So who runs out of work first looks for more as long as that, where
@@ -17,15 +19,16 @@
 #include "internal.h"
 
 #define LOOK_NS 20000
+#define MOST_THREADS 1024
 
 struct job {
     void (*fn)(void *, int64_t, int32_t);
     void *arg;
     int64_t count;
-    atomic_llong next; /* items from here on are not handed out yet */
-    int32_t lanes;     /* threads that ever had an item */
-    atomic_int busy;   /* threads inside */
+    int32_t ranges;  /* one for each lane */
+    atomic_int busy; /* threads inside */
     struct job *link;
+    atomic_llong next[MOST_THREADS]; /* in each range: items from here on are not handed out yet */
 };
 
 struct kda_pool {
@@ -37,7 +40,11 @@ struct kda_pool {
     bool look;
     atomic_bool quit;
     int32_t helpers;
-    pthread_t thread[];
+    struct helper {
+        pthread_t thread;
+        struct kda_pool *pool;
+        int32_t lane; /* a job's owner has 0 */
+    } helper[];
 };
 
 static void link_job(struct kda_pool *pool, struct job *job)
@@ -60,23 +67,38 @@ static void unlink_job(struct kda_pool *pool, const struct job *job)
     }
 }
 
-/* Works on a job until no item is left; nobody joins it after that. Who gets no item at all takes
- * no lane: there are not more lanes than items. Called and returns with the lock held. */
-static void take_part(struct kda_pool *pool, struct job *job)
+/* Where a range of items begins, and where the one before it ends. */
+static int64_t range_begin(const struct job *job, int64_t range)
 {
-    int64_t item = atomic_fetch_add(&job->next, 1);
-    const bool joined = item < job->count;
-    if (joined) {
-        const int32_t lane = job->lanes++;
-        atomic_fetch_add(&job->busy, 1);
-        pthread_mutex_unlock(&pool->lock);
-        do
-            job->fn(job->arg, item, lane);
-        while ((item = atomic_fetch_add(&job->next, 1)) < job->count);
-        pthread_mutex_lock(&pool->lock);
+    return job->count * range / job->ranges;
+}
+
+/* An item that nobody has had, -1 if there is none. */
+static int64_t take(struct job *job, int32_t lane)
+{
+    for (int32_t i = 0; i < job->ranges; i++) {
+        const int32_t range = (lane + i) % job->ranges;
+        const int64_t end = range_begin(job, range + 1);
+        if (atomic_load(&job->next[range]) >= end)
+            continue;
+        const int64_t item = atomic_fetch_add(&job->next[range], 1);
+        if (item < end)
+            return item;
     }
+    return -1;
+}
+
+/* Works on a job until no item is left; nobody joins it after that. Called and returns with the
+ * lock held. */
+static void take_part(struct kda_pool *pool, struct job *job, int32_t lane)
+{
+    atomic_fetch_add(&job->busy, 1);
+    pthread_mutex_unlock(&pool->lock);
+    for (int64_t item; (item = take(job, lane)) >= 0;)
+        job->fn(job->arg, item, lane);
+    pthread_mutex_lock(&pool->lock);
     unlink_job(pool, job);
-    if (joined && atomic_fetch_sub(&job->busy, 1) == 1)
+    if (atomic_fetch_sub(&job->busy, 1) == 1)
         pthread_cond_broadcast(&pool->done);
 }
 
@@ -98,13 +120,14 @@ static void look_for(const struct kda_pool *pool, atomic_int *number, bool zero)
     }
 }
 
-static void *helper(void *arg)
+static void *help(void *arg)
 {
-    struct kda_pool *pool = arg;
+    const struct helper *self = arg;
+    struct kda_pool *pool = self->pool;
     pthread_mutex_lock(&pool->lock);
     while (!atomic_load(&pool->quit)) {
         if (pool->jobs) {
-            take_part(pool, pool->jobs);
+            take_part(pool, pool->jobs, self->lane);
             pthread_mutex_unlock(&pool->lock);
             look_for(pool, &pool->joinable, false);
             pthread_mutex_lock(&pool->lock);
@@ -121,20 +144,23 @@ static void *helper(void *arg)
 struct kda_pool *kda_pool_create(int32_t threads)
 {
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
-    const int32_t cores = online < 1 ? 1 : online > 1024 ? 1024 : (int32_t)online;
+    const int32_t cores = online < 1 ? 1 : online > MOST_THREADS ? MOST_THREADS : (int32_t)online;
     if (!threads)
         threads = cores;
-    struct kda_pool *pool = calloc(1, sizeof *pool + (size_t)threads * sizeof pool->thread[0]);
+    struct kda_pool *pool = calloc(1, sizeof *pool + (size_t)threads * sizeof pool->helper[0]);
     if (!pool)
         return NULL;
     pool->look = threads <= cores;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->done, NULL);
-    /* A system that refuses a thread gets a smaller pool. */
-    while (pool->helpers < threads - 1 &&
-           !pthread_create(&pool->thread[pool->helpers], NULL, helper, pool))
-        pool->helpers++;
+    for (; pool->helpers < threads - 1; pool->helpers++) {
+        struct helper *next = &pool->helper[pool->helpers];
+        next->pool = pool;
+        next->lane = pool->helpers + 1;
+        if (pthread_create(&next->thread, NULL, help, next))
+            break; /* a system that refuses a thread gets a smaller pool */
+    }
     return pool;
 }
 
@@ -147,7 +173,7 @@ void kda_pool_destroy(struct kda_pool *pool)
     pthread_cond_broadcast(&pool->work);
     pthread_mutex_unlock(&pool->lock);
     for (int32_t i = 0; i < pool->helpers; i++)
-        pthread_join(pool->thread[i], NULL);
+        pthread_join(pool->helper[i].thread, NULL);
     pthread_cond_destroy(&pool->work);
     pthread_cond_destroy(&pool->done);
     pthread_mutex_destroy(&pool->lock);
@@ -164,14 +190,22 @@ void kda_pool_run(struct kda_pool *pool, int64_t count, void (*fn)(void *, int64
 {
     if (count < 1)
         return;
-    struct job job = {.fn = fn, .arg = arg, .count = count};
+    struct job job;
+    job.fn = fn;
+    job.arg = arg;
+    job.count = count;
+    job.ranges = kda_pool_threads(pool);
+    atomic_init(&job.busy, 0);
+    job.link = NULL;
+    for (int32_t i = 0; i < job.ranges; i++)
+        atomic_init(&job.next[i], range_begin(&job, i));
     pthread_mutex_lock(&pool->lock);
     if (count > 1) {
         link_job(pool, &job);
         if (pool->asleep)
             pthread_cond_broadcast(&pool->work);
     }
-    take_part(pool, &job);
+    take_part(pool, &job, 0);
     pthread_mutex_unlock(&pool->lock);
     look_for(pool, &job.busy, true);
     pthread_mutex_lock(&pool->lock);

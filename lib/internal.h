@@ -191,7 +191,7 @@ struct kda_pool *kda_pool_create(int32_t threads); /* 0 = one a core; NULL: out 
 void kda_pool_destroy(struct kda_pool *pool);
 int32_t kda_pool_threads(const struct kda_pool *pool); /* the caller's included */
 /* Calls fn(arg, item, lane) for every item below count, each once, and returns when all are done.
- * A lane is below both kda_pool_threads() and count, and never in use twice at once in a call. */
+ * lane < kda_pool_threads() is never in use twice at once within one call. */
 void kda_pool_run(struct kda_pool *pool, int64_t count, void (*fn)(void *, int64_t, int32_t),
                   void *arg);
 
