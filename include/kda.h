@@ -199,6 +199,11 @@ typedef enum kda_vectors {
  * is inside a kda_ function; must not call the library. */
 typedef void (*kda_log_fn)(void *data, kda_log_level level, const char *line);
 
+/* Told of every launch that a call enqueues, in order, from inside the call: the kernel's name
+ * ("CLBlast" for the clblast engine's products) and its event, which has times if the queue has
+ * profiling. The event is the library's: clRetainEvent to keep it. Must not call the library. */
+typedef void (*kda_launch_fn)(void *data, const char *kernel, cl_event event);
+
 /* A device, ready for plans. Plans must be destroyed before their context. */
 typedef struct kda_context kda_context;
 
@@ -228,6 +233,9 @@ typedef struct kda_context_params {
      */
     const char *cache_dir;
     kda_vectors vectors; /* CPU backend: the longest that it may use, if the processor has them */
+    /* OpenCL: for profiling. Not NULL: every launch gets an event, which takes the host longer. */
+    kda_launch_fn on_launch;
+    void *launch_data;
 } kda_context_params;
 #define kda_context_params(...)                                                                    \
     (&(struct kda_context_params){.struct_size = sizeof(struct kda_context_params), __VA_ARGS__})

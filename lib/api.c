@@ -73,6 +73,8 @@ kda_status kda_context_create(kda_context **out, const kda_context_params *param
         return kda_no_memory(&nowhere, "a context", sizeof *ctx);
     ctx->log = p.log;
     ctx->log_data = p.log_data;
+    ctx->on_launch = p.on_launch;
+    ctx->launch_data = p.launch_data;
     ctx->log_level = p.log_level ? p.log_level : KDA_LOG_WARN;
     st = open_backend(ctx, &p);
     if (st)

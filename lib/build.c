@@ -21,6 +21,11 @@ static const struct {
     [KDA_KERNEL_MMA_SCAN] = {"kda_mma_scan", KDA_STAGE_MMA_SCAN},
 };
 
+const char *kda_kernel_name(enum kda_kernel_id id)
+{
+    return kernels[id].name;
+}
+
 /* Whether a plan with this configuration launches a kernel. */
 static bool is_used(const struct kda_config *c, enum kda_kernel_id id)
 {

@@ -34,6 +34,8 @@ struct kda_context {
     kda_backend backend;
     kda_log_fn log;
     void *log_data;
+    kda_launch_fn on_launch; /* NULL: nobody asks */
+    void *launch_data;
     kda_log_level log_level;
     struct kda_pool *pool;           /* CPU backend */
     const struct kda_cpu_level *cpu; /* its way to compute: cpu.h */
@@ -397,6 +399,7 @@ struct kda_launch {
     struct kda_workspace workspace;
 };
 
+const char *kda_kernel_name(enum kda_kernel_id id);
 kda_status kda_launch_create(kda_plan *plan); /* half-built on failure */
 void kda_launch_destroy(struct kda_launch *launch);
 /* The same kernels for a problem that differs in numbers of heads, tokens and columns only. */

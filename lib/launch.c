@@ -47,9 +47,17 @@ struct chain {
     cl_event last; /* of the last launch, where somebody waits for it; owned here */
 };
 
-/* What a launch leaves behind: the next one waits for it. */
-static void chain_on(struct chain *chain, cl_event done)
+/* Whether the chain's launches have events, the last one aside. */
+static bool has_events(const kda_plan *plan, const struct chain *chain)
 {
+    return chain->out_of_order || plan->ctx->on_launch;
+}
+
+/* What a launch leaves behind: the next one waits for it. */
+static void chain_on(const kda_plan *plan, struct chain *chain, const char *kernel, cl_event done)
+{
+    if (plan->ctx->on_launch)
+        plan->ctx->on_launch(plan->ctx->launch_data, kernel, done);
     if (chain->last)
         clReleaseEvent(chain->last);
     chain->last = done;
@@ -171,12 +179,12 @@ static kda_status launch_range(const kda_plan *plan, struct chain *chain, enum k
     if (st)
         return st;
     cl_event done = NULL;
-    bool wants_event = event || chain->out_of_order;
+    bool wants_event = event || has_events(plan, chain);
     err = clEnqueueNDRangeKernel(chain->queue, kernel, 2, NULL, global, local, chain->num_wait,
                                  chain->wait, wants_event ? &done : NULL);
     if ((st = kda_cl_check(plan->ctx, err, "clEnqueueNDRangeKernel")))
         return st;
-    chain_on(chain, done);
+    chain_on(plan, chain, kda_kernel_name(id), done);
     return KDA_OK;
 }
 
@@ -215,9 +223,9 @@ static kda_status multiply(const kda_plan *plan, struct chain *chain, const stru
             "clEnqueueBarrierWithWaitList");
     if (!st)
         st = kda_gemm_enqueue(plan->ctx, chain->queue, run->workspace.mem, gemm,
-                              chain->out_of_order ? &done : NULL);
+                              has_events(plan, chain) ? &done : NULL);
     if (!st)
-        chain_on(chain, done);
+        chain_on(plan, chain, "CLBlast", done);
     return st;
 }
 

@@ -93,6 +93,46 @@ static int launches_of(struct trial *t)
     return seen.calls[CALLS_clEnqueueNDRangeKernel];
 }
 
+struct launches {
+    int count, finished;
+    char names[256];
+};
+
+static void note_launch(void *data, const char *kernel, cl_event event)
+{
+    struct launches *l = data;
+    cl_int status = CL_COMPLETE - 1;
+    clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL);
+    l->count++;
+    l->finished += status >= CL_COMPLETE; /* an event, and no error */
+    if (!strstr(l->names, kernel))
+        strncat(l->names, kernel, sizeof l->names - strlen(l->names) - 1);
+}
+
+/* Every launch is told of, with a name and an event. */
+START_TEST(test_launches_are_told_of)
+{
+    struct trial t = trial_make(rig, LOG, false);
+    struct launches told = {0};
+    kda_context *ctx;
+    kda_plan *plan;
+    t.params.on_launch = note_launch;
+    t.params.launch_data = &told;
+    t.problem.schedule = KDA_SCHEDULE_CHUNKWISE;
+    ck_assert_int_eq(kda_context_create(&ctx, &t.params), KDA_OK);
+    ck_assert_int_eq(kda_plan_create(&plan, ctx, &t.problem), KDA_OK);
+    told = (struct launches){0};
+    count_start();
+    ck_assert_int_eq(kda_execute(plan, &t.args), KDA_OK);
+    struct counts seen = count_stop();
+    ck_assert_int_eq(told.count, seen.calls[CALLS_clEnqueueNDRangeKernel]);
+    ck_assert_int_eq(told.finished, told.count);
+    ck_assert_str_eq(told.names, "kda_preparekda_scan");
+    kda_plan_destroy(&plan);
+    kda_context_destroy(&ctx);
+}
+END_TEST
+
 /* Sequences that the host knows to be short never pay for a plan's chunks. */
 START_TEST(test_short_sequences_take_one_launch)
 {
@@ -353,6 +393,7 @@ static int test_device(struct rig *opened)
     TCase *tc = tcase_create("enqueue");
     tcase_add_loop_test(tc, test_nothing_is_made, 0, BASES);
     tcase_add_test(tc, test_counters_count);
+    tcase_add_test(tc, test_launches_are_told_of);
     tcase_add_test(tc, test_short_sequences_take_one_launch);
     tcase_add_loop_test(tc, test_wait_list, 0, BASES);
     tcase_add_test(tc, test_wait_list_without_tokens);

@@ -61,8 +61,9 @@ START_TEST(test_older_context_params)
     struct trial t = trial_make(rig, LOG, false);
     size_t sizes[] = {offsetof(kda_context_params, log), offsetof(kda_context_params, log_level),
                       offsetof(kda_context_params, threads),
-                      offsetof(kda_context_params, cache_dir)};
-    for (int i = 0; i < 4; i++)
+                      offsetof(kda_context_params, cache_dir),
+                      offsetof(kda_context_params, on_launch)};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         expect(open_resized(&t, sizes[i], false), KDA_OK, "", "an older struct");
 }
 END_TEST

@@ -50,9 +50,10 @@ bool bench_open(struct bench *b, const kda_context_params *params, bool verbose)
 {
     kda_context_params own = *params;
     own.cache_dir = spec_cache_dir();
-    *b = (struct bench){.verbose = verbose};
+    *b = (struct bench){.verbose = verbose, .kernels = params->on_launch};
     own.log = keep_error;
     own.log_data = b;
+    own.launch_data = b;
     own.log_level = verbose ? KDA_LOG_DEBUG : KDA_LOG_WARN;
     b->failure.status = kda_context_create(&b->ctx, &own);
     if (b->failure.status)

@@ -28,10 +28,13 @@ struct bench {
     double empty_s;      /* an empty kernel; 0 on the CPU backend */
     double launch_s;     /* what the host takes to enqueue it with an event */
     bool verbose;
+    bool kernels;           /* results tell of each kernel: on_launch is bench_on_launch */
+    struct kernel_log *log; /* of launches, while not NULL */
     struct failure failure; /* the library's last error, then what was made of it */
 };
 
-/* bench.c. False: why is in failure; bench_close is due all the same. */
+/* bench.c. False: why is in failure; bench_close is due all the same. params->on_launch is told of
+ * launches with the bench as its data. */
 bool bench_open(struct bench *b, const kda_context_params *params, bool verbose);
 void bench_close(struct bench *b);
 /* Files a failed OpenCL call as the failure; true for CL_SUCCESS. */
@@ -53,6 +56,14 @@ struct bench_times {
     size_t count;
 };
 
+/* The launches of one kernel in a call. */
+struct bench_kernel {
+    char name[32];
+    size_t launches;
+    double seconds; /* of all of them, the median over calls */
+};
+enum { BENCH_KERNELS = 8 };
+
 struct bench_result {
     struct failure failure; /* with a status, nothing below it is meaningful */
     struct workload_check check;
@@ -62,6 +73,8 @@ struct bench_result {
                                  * events; by clock: kda_enqueue and clFinish; CPU backend:
                                  * kda_execute */
     struct bench_times enqueue; /* OpenCL: kda_enqueue by the clock */
+    struct bench_kernel kernel[BENCH_KERNELS];
+    size_t kernels; /* known; 0 unless asked for */
 };
 
 /* bench_run.c: checks the problem's result, then times it on the same plan and memory. */
@@ -81,6 +94,12 @@ struct bench_times bench_summary(struct bench_samples *samples);
 /* Seconds until the end of `last`, from its start, or from the end of `before` if not NULL. Both
  * are released. */
 double bench_event_seconds(cl_event before, cl_event last);
+
+/* bench_kernels.c: for kda_context_params.on_launch. */
+void bench_on_launch(void *data, const char *kernel, cl_event event);
+/* Has a call made some times, and files what each kernel took. */
+bool bench_kernels(struct bench *b, kda_plan *plan, const kda_args *args,
+                   struct bench_result *result);
 
 /* bench_print.c: one report in one of three forms; rows appear as they are measured, JSON at the
  * end. */

@@ -155,6 +155,30 @@ static void print_line(const struct bench_report *report, const cJSON *row)
     printf("\n");
 }
 
+/* Below its row: a kernel, how often a call launches it, what that takes. */
+static void print_kernels(const struct bench_report *report, const struct bench_result *r)
+{
+    for (size_t i = 0; i < r->kernels; ++i) {
+        const struct bench_kernel *k = &r->kernel[i];
+        char text[32];
+        print_digits(text, sizeof text, 1e6 * k->seconds);
+        printf("%-*s  %16s%9s  %zu launch%s\n", report->width, "", k->name, text, k->launches,
+               k->launches == 1 ? "" : "es");
+    }
+}
+
+static void add_kernels(cJSON *row, const struct bench_result *r)
+{
+    cJSON *list = cJSON_AddArrayToObject(row, "kernels");
+    for (size_t i = 0; i < r->kernels; ++i) {
+        cJSON *kernel = cJSON_CreateObject();
+        cJSON_AddStringToObject(kernel, "name", r->kernel[i].name);
+        cJSON_AddNumberToObject(kernel, "launches", (double)r->kernel[i].launches);
+        cJSON_AddNumberToObject(kernel, "median_s", r->kernel[i].seconds);
+        cJSON_AddItemToArray(list, kernel);
+    }
+}
+
 static void print_csv_header(const cJSON *row)
 {
     for (const cJSON *value = row->child; value; value = value->next)
@@ -214,12 +238,16 @@ void bench_report_row(struct bench_report *report, const struct bench *b,
 {
     cJSON *row = make_row(b, problem, result);
     cJSON_AddItemToArray(cJSON_GetObjectItem(report->json, "results"), row);
-    if (report->form == BENCH_TABLE)
+    if (report->form == BENCH_TABLE) {
         print_line(report, row);
+        print_kernels(report, result);
+    }
     if (report->form == BENCH_CSV && !report->rows)
         print_csv_header(row);
     if (report->form == BENCH_CSV)
         print_csv(row);
+    if (b->kernels)
+        add_kernels(row, result);
     ++report->rows;
     fflush(stdout);
 }

@@ -225,7 +225,9 @@ static bool measure(struct call *call, const struct problem *problem,
     if (!call_check(call, &result->check))
         return false;
     bench_progress(text, "timing");
-    return call_time(call, effort, result);
+    return call_time(call, effort, result) &&
+           (!call->b->kernels || !call->b->queue ||
+            bench_kernels(call->b, call->plan, &call->args, result));
 }
 
 void bench_run(struct bench *b, const struct problem *problem, const struct bench_effort *effort,

@@ -41,6 +41,7 @@ static const char usage[] =
     "  -l, --list          print the problems in canonical form, and end\n"
     "  -j, --json          one JSON document; numbers in seconds, bytes and operations\n"
     "  -c, --csv           the rows of --json as comma-separated values\n"
+    "  -k, --kernels       also what each kernel takes, in the table and in --json\n"
     "  --plot FILE.svg     also draw time over length and speed over heads, by gnuplot\n"
     "  --compare A B       how two files that --json made relate, B/A; measures nothing\n"
     "  -v, --verbose       all that the library logs, on stderr\n"
@@ -96,7 +97,7 @@ struct options {
     struct bench_effort effort;
     enum bench_form form;
     int32_t threads;
-    bool list, verbose;
+    bool list, verbose, kernels;
     const char *plot, *compare;
 };
 
@@ -142,12 +143,19 @@ static const char *read_number(int letter, const char *text, struct options *opt
 }
 
 static const struct option names[] = {
-    {"device", required_argument, NULL, 'd'},  {"threads", required_argument, NULL, 'T'},
-    {"repeat", required_argument, NULL, 'n'},  {"time", required_argument, NULL, 't'},
-    {"list", no_argument, NULL, 'l'},          {"json", no_argument, NULL, 'j'},
-    {"csv", no_argument, NULL, 'c'},           {"plot", required_argument, NULL, 'p'},
-    {"compare", required_argument, NULL, 'o'}, {"verbose", no_argument, NULL, 'v'},
-    {"help", no_argument, NULL, 'h'},          {0},
+    {"device", required_argument, NULL, 'd'},
+    {"threads", required_argument, NULL, 'T'},
+    {"repeat", required_argument, NULL, 'n'},
+    {"time", required_argument, NULL, 't'},
+    {"list", no_argument, NULL, 'l'},
+    {"json", no_argument, NULL, 'j'},
+    {"csv", no_argument, NULL, 'c'},
+    {"kernels", no_argument, NULL, 'k'},
+    {"plot", required_argument, NULL, 'p'},
+    {"compare", required_argument, NULL, 'o'},
+    {"verbose", no_argument, NULL, 'v'},
+    {"help", no_argument, NULL, 'h'},
+    {0},
 };
 
 /* -1: go on; else the exit code. */
@@ -155,7 +163,7 @@ static int read_options(int argc, char **argv, struct options *options)
 {
     const char *rule;
     int letter;
-    while ((letter = getopt_long(argc, argv, "d:T:n:t:ljcvh", names, NULL)) != -1) {
+    while ((letter = getopt_long(argc, argv, "d:T:n:t:ljckvh", names, NULL)) != -1) {
         enum bench_form form = letter == 'j' ? BENCH_JSON : BENCH_CSV;
         switch (letter) {
         case 'd':
@@ -176,6 +184,9 @@ static int read_options(int argc, char **argv, struct options *options)
             if (options->form != BENCH_TABLE && options->form != form)
                 return refuse("--json contradicts --csv", "");
             options->form = form;
+            break;
+        case 'k':
+            options->kernels = true;
             break;
         case 'p':
             options->plot = optarg;
@@ -280,6 +291,7 @@ static int open_and_measure(const struct options *options, struct problems *prob
     struct bench b;
     kda_context_params params =
         *kda_context_params(.backend = KDA_AUTO, .threads = options->threads);
+    params.on_launch = options->kernels ? bench_on_launch : NULL;
     int exit_code = spec_resolve(options->device, &params);
     if (exit_code)
         return exit_code;
