@@ -150,6 +150,7 @@ TCase *tcase_serving(void);
 TCase *tcase_soak(enum level level);
 TCase *tcase_queues(void);
 TCase *tcase_mma(void);
+TCase *tcase_engines(void);
 Suite *suite_shapes(enum level level);
 Suite *suite_relations(void);
 

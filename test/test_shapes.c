@@ -1,5 +1,6 @@
 /* Shapes: a fixed list that covers each option of a problem beside most others, then random
- * problems, fewer on an OpenCL device, which compiles a kernel for each.
+ * problems, of the library's own choice of schedule and of every engine. On an OpenCL device, which
+ * compiles kernels for each, there are fewer.
  *
  * SPDX-License-Identifier: MIT */
 #include "harness.h"
@@ -87,6 +88,8 @@ static const char *const long_ones[] = {
     "H=64 K=128 V=128 lengths=1x32 " MODEL RAW_SOFTPLUS,
 };
 
+#define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
+
 /* Random choices: number `next` of the problem's seed. */
 struct choices {
     uint64_t seed, next;
@@ -144,12 +147,14 @@ static void add_pool(struct text *t, struct choices *c, int n)
         add(t, i ? ",%d" : "%d", choose(c, columns + 1));
 }
 
+static const int key_dims[] = {1, 16, 17, 33, 60, 64, 96, 100, 128, 160, 192, 255, 256};
+static const int value_dims[] = {1, 3, 16, 33, 48, 80, 96, 128, 200};
+
 static void add_shape(struct text *t, struct choices *c)
 {
-    static const int key_dims[] = {1, 16, 17, 33, 60, 64, 96, 100, 128, 160, 192, 255, 256};
-    static const int value_dims[] = {1, 3, 16, 33, 48, 80, 96, 128, 200};
     static const int lengths[] = {0, 1, 1, 2, 3, 7, 15, 16, 17, 31, 33, 64, 65};
-    int h = 1 + choose(c, 3), k = key_dims[choose(c, 13)], v = value_dims[choose(c, 9)];
+    int h = 1 + choose(c, 3), k = key_dims[choose(c, COUNT(key_dims))],
+        v = value_dims[choose(c, COUNT(value_dims))];
     int n = 1 + choose(c, 6), hv = h * (1 + choose(c, 3));
     add(t, "H=%d HV=%d K=%d V=%d lengths=", h, hv, k, v);
     const int work = 2000000 / (hv * k * v) + 1, few = choose(c, 3) ? 63 : work;
@@ -167,6 +172,35 @@ static void add_shape(struct text *t, struct choices *c)
         for (int i = 0; i < n; i++)
             add(t, i ? ",%d" : "%d", choose(c, 3) == 0);
     }
+}
+
+/* The engines and chunks that are tried with every key dimension. */
+static const struct {
+    const char *words;
+    int chunk;
+    bool everywhere; /* on the CPU backend too */
+} engines[] = {
+    {"schedule=recurrent engine=auto", 1, true},
+    {"schedule=chunkwise engine=fused chunk=16", 16, true},
+    {"schedule=chunkwise engine=fused chunk=32", 32, true},
+    {"schedule=chunkwise engine=fused chunk=64", 64, true},
+    {"schedule=chunkwise engine=clblast chunk=32", 32, false},
+};
+enum { ENGINES = COUNT(engines), KEY_DIMS = COUNT(key_dims) };
+
+/* Sequences that end around the edges of chunks, some with checkpoints. */
+static void add_engine(struct text *t, struct choices *c, int engine, int k)
+{
+    const int chunk = engines[engine].chunk, h = 1 + choose(c, 2), hv = h * (1 + choose(c, 3));
+    const int edge = chunk > 1 ? chunk : 16;
+    const int lengths[] = {0, 1, 15, edge - 1, edge, edge + 1, 2 * edge - 1, 2 * edge + 1};
+    add(t, "%s H=%d HV=%d K=%d V=%d lengths=", engines[engine].words, h, hv, k,
+        value_dims[choose(c, COUNT(value_dims))]);
+    for (int i = 0, n = 1 + choose(c, 3); i < n; i++)
+        add(t, i ? ",%d" : "%d", lengths[choose(c, COUNT(lengths))]);
+    add(t, " cu=%s", WORD(c, "i32", "i64"));
+    if (choose(c, 3) == 0)
+        add(t, " checkpoint=%d", chunk * (1 + choose(c, 2)));
 }
 
 static void add_types(struct text *t, struct choices *c)
@@ -200,8 +234,6 @@ static void add_memory(struct text *t, struct choices *c)
 {
     if (choose(c, 4))
         add(t, " state=normal in_place=%d", choose(c, 2));
-    if (choose(c, 3) == 0)
-        add(t, " " RECURRENT "checkpoint=%d", 1 + choose(c, 9));
     if (choose(c, 2))
         add(t, " pad=%d,%d,%d", choose(c, 9), choose(c, 5), choose(c, 7));
     if (choose(c, 4) == 0)
@@ -229,6 +261,25 @@ START_TEST(test_shape_random)
     add_types(&text, &choices);
     add_formula(&text, &choices);
     add_memory(&text, &choices);
+    if (choose(&choices, 3) == 0)
+        add(&text, " " RECURRENT "checkpoint=%d", 1 + choose(&choices, 9));
+    add(&text, " seed=%" PRIu64, seed);
+    run("%s", text.all);
+}
+END_TEST
+
+/* Engine by engine, each with all key dimensions in turn and whatever else is drawn. */
+START_TEST(test_shape_engine)
+{
+    const int engine = _i % ENGINES, turn = _i / ENGINES;
+    NEEDS(device.id || engines[engine].everywhere, "the CPU backend has no CLBlast");
+    uint64_t seed = random_bits(~harness_seed, (uint64_t)_i) >> 1;
+    struct choices choices = {seed, 0};
+    struct text text = {.length = 0};
+    add_engine(&text, &choices, engine, key_dims[(turn + 3 * engine + harness_seed) % KEY_DIMS]);
+    add_types(&text, &choices);
+    add_formula(&text, &choices);
+    add_memory(&text, &choices);
     add(&text, " seed=%" PRIu64, seed);
     run("%s", text.all);
 }
@@ -239,11 +290,14 @@ Suite *suite_shapes(enum level level)
     Suite *suite = suite_create("shapes");
     TCase *tcase = tcase_create("shapes");
     tcase_add_checked_fixture(tcase, NULL, harness_teardown);
-    tcase_add_loop_test(tcase, test_shape_fixed, 0, (int)(sizeof(fixed) / sizeof(fixed[0])));
+    tcase_add_loop_test(tcase, test_shape_fixed, 0, COUNT(fixed));
     tcase_add_loop_test(tcase, test_shape_random, 0, level == FULL ? 500 : device.id ? 10 : 300);
+    tcase_add_loop_test(tcase, test_shape_engine, 0,
+                        ENGINES * (level == FULL ? 8 * KEY_DIMS
+                                   : device.id   ? 2
+                                                 : KEY_DIMS));
     if (level == FULL)
-        tcase_add_loop_test(tcase, test_shape_long, 0,
-                            (int)(sizeof(long_ones) / sizeof(long_ones[0])));
+        tcase_add_loop_test(tcase, test_shape_long, 0, COUNT(long_ones));
     suite_add_tcase(suite, tcase);
     return suite;
 }
