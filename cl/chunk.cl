@@ -60,7 +60,7 @@
  * SPDX-License-Identifier: MIT */
 
 #ifndef KDA_PREPARE_WG
-#define KDA_PREPARE_WG 512 /* a power of two, 16..8 C; with vectors 16..2 C */
+#define KDA_PREPARE_WG 512 /* a power of two up to 8 C, with vectors up to 2 C */
 #endif
 #ifndef KDA_SLAB
 #define KDA_SLAB 32 /* or PADDED_K */

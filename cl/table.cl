@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: MIT */
 
-#ifndef KDA_PREPARE_WG
-#define KDA_PREPARE_WG 512 /* a power of two, 16..512 */
+#ifndef KDA_TABLE_WG
+#define KDA_TABLE_WG 256
 #endif
 
 /* Chunks of a sequence that the chunkwise schedule handles; short ones belong to kda_step. */
@@ -21,14 +21,14 @@ static inline int chunks_of(const struct kda_call_args *a, __global const int *c
 /* The chunk table of a call with cu_seqlens: first chunk of each sequence, counted over all
  * sequences, then the total. One work-group; each item sums a run of sequences, the runs' sums are
  * scanned, then written. */
-__kernel __attribute__((reqd_work_group_size(KDA_PREPARE_WG, 1, 1))) void
+__kernel __attribute__((reqd_work_group_size(KDA_TABLE_WG, 1, 1))) void
 kda_table(const struct kda_call_args a, __global const int *cu_seqlens,
           __global const int *state_index, __global const int *accepted, __global float *workspace)
 {
-    __local int sums[KDA_PREPARE_WG];
+    __local int sums[KDA_TABLE_WG];
     __global int *table = (__global int *)(workspace + a.table);
     const int lid = (int)get_local_id(0);
-    const long run = (a.sequences + KDA_PREPARE_WG - 1) / KDA_PREPARE_WG;
+    const long run = (a.sequences + KDA_TABLE_WG - 1) / KDA_TABLE_WG;
     const long first = lid * run, last = min(first + run, (long)a.sequences);
     int sum = 0;
     for (long n = first; n < last; n++)
@@ -42,6 +42,6 @@ kda_table(const struct kda_call_args a, __global const int *cu_seqlens,
         table[n] = at;
         at += chunks_of(&a, cu_seqlens, state_index, accepted, n);
     }
-    if (lid == KDA_PREPARE_WG - 1)
+    if (lid == KDA_TABLE_WG - 1)
         table[a.sequences] = at;
 }

@@ -98,7 +98,8 @@ bool kda_config_shrink(const kda_problem *p, struct kda_config *c, enum kda_kern
         return shrink_step(p, c);
     if (id == KDA_KERNEL_MMA_PREPARE || id == KDA_KERNEL_MMA_SCAN)
         return false;
-    int32_t *size = id == KDA_KERNEL_SCAN                             ? &c->scan_v
+    int32_t *size = id == KDA_KERNEL_TABLE                            ? &c->table_wg
+                    : id == KDA_KERNEL_SCAN                           ? &c->scan_v
                     : id == KDA_KERNEL_ENTER || id == KDA_KERNEL_EMIT ? &c->gemm_wg
                                                                       : &c->prepare_wg;
     int32_t least = id == KDA_KERNEL_SCAN ? c->scan_vec : 16;
@@ -113,6 +114,8 @@ size_t kda_config_items(const struct kda_config *c, enum kda_kernel_id id)
     switch (id) {
     case KDA_KERNEL_STEP:
         return (size_t)(c->cols * c->groups);
+    case KDA_KERNEL_TABLE:
+        return (size_t)c->table_wg;
     case KDA_KERNEL_SCAN:
         return (size_t)(c->chunk / c->scan_rows * (c->scan_v / c->scan_vec));
     case KDA_KERNEL_ENTER:
@@ -239,6 +242,9 @@ static kda_status choose_mma(const kda_context *ctx, const kda_problem *p, struc
 static void choose_prepare(const struct kda_device *d, const kda_problem *p, struct kda_config *c)
 {
     c->vectors = d->has_vectors;
+    c->table_wg = c->vectors ? 1 : 256;
+    while ((size_t)c->table_wg > d->max_work_group)
+        c->table_wg /= 2;
     c->prepare_wg = c->vectors ? 1 : 8 * c->chunk;
     while ((size_t)c->prepare_wg > d->max_work_group)
         c->prepare_wg /= 2;

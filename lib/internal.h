@@ -256,6 +256,7 @@ struct kda_config {
     /* The chunkwise schedule: sequences longer than step_limit go in chunks. chunk = 0: none do. */
     kda_engine engine;
     int32_t chunk, step_limit;
+    int32_t table_wg;                    /* cl/table.cl */
     int32_t prepare_wg, slab;            /* cl/chunk.cl */
     int32_t scan_v, scan_vec, scan_rows; /* cl/scan.cl */
     bool scan_staged;

@@ -55,15 +55,17 @@ static void format_options(const kda_problem *p, const struct kda_config *c, cha
              "-DKDA_OUT_DTYPE=%d -DKDA_STATE_DTYPE=%d -DKDA_GATE=%d -DKDA_GATE_PER_HEAD=%d "
              "-DKDA_BETA=%d -DKDA_RULE=%d -DKDA_NORM_QK=%d -DKDA_STATE_LAYOUT=%d "
              "-DKDA_HEAD_MAP=%d -DKDA_PATH=%d -DKDA_LANES=%d -DKDA_ROWS=%d -DKDA_GROUPS=%d "
-             "-DKDA_COLS=%d -DKDA_VEC=%d -DKDA_CHUNK=%d -DKDA_PREPARE_WG=%d -DKDA_SCAN_V=%d "
+             "-DKDA_COLS=%d -DKDA_VEC=%d -DKDA_CHUNK=%d -DKDA_TABLE_WG=%d -DKDA_PREPARE_WG=%d "
+             "-DKDA_SCAN_V=%d "
              "-DKDA_SCAN_VEC=%d -DKDA_SCAN_ROWS=%d -DKDA_COMPACT=%d -DKDA_VECTORS=%d -DKDA_SLAB=%d "
              "-DKDA_SCAN_STAGED=%d",
              (int)p->key_dim, (int)p->dtype, (int)p->g_dtype, (int)p->beta_dtype, (int)p->out_dtype,
              (int)p->state_dtype, (int)p->gate, !!(p->flags & KDA_GATE_PER_HEAD), (int)p->beta,
              (int)p->rule, !!(p->flags & KDA_NORM_QK), (int)p->state_layout, (int)p->head_map,
              (int)c->path, (int)c->lanes, (int)c->rows, (int)c->groups, (int)c->cols, (int)c->vec,
-             (int)c->chunk, (int)c->prepare_wg, (int)c->scan_v, (int)c->scan_vec, (int)c->scan_rows,
-             (int)c->compact, (int)c->vectors, (int)c->slab, (int)c->scan_staged);
+             (int)c->chunk, (int)c->table_wg, (int)c->prepare_wg, (int)c->scan_v, (int)c->scan_vec,
+             (int)c->scan_rows, (int)c->compact, (int)c->vectors, (int)c->slab,
+             (int)c->scan_staged);
     if (c->engine == KDA_ENGINE_MMA) {
         size_t used = strlen(text);
         snprintf(text + used, n - used, " -DKDA_V=%d -DKDA_TEAMS=%d", (int)p->value_dim,
