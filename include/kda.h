@@ -412,7 +412,9 @@ typedef struct kda_args {
 /* Enqueues the work on a queue of the plan's OpenCL context and device, in-order or out-of-order,
  * after the events in wait (num_wait of them; NULL when 0), and returns at once: it compiles,
  * allocates and reads back nothing. event, if not NULL, receives an event to wait for, owned by
- * the caller. Tensors are in OpenCL memory. INVALID on a plan of the CPU backend.
+ * the caller; NULL on failure. Tensors are in OpenCL memory. INVALID on a plan of the CPU backend.
+ * Should the driver fail between launches, those before still run: the outputs, and a state that is
+ * both read and written, hold anything once the queue has finished.
  *
  * Contents of device memory can't be checked here. Offsets in cu_seqlens that break their rule are
  * clamped to 0..T and to their predecessor, rows of out outside every sequence are not touched,

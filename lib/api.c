@@ -156,6 +156,8 @@ size_t kda_plan_describe(const kda_plan *plan, char *text, size_t n)
 kda_status kda_enqueue(kda_plan *plan, cl_command_queue queue, const kda_args *args,
                        cl_uint num_wait, const cl_event *wait, cl_event *event)
 {
+    if (event)
+        *event = NULL;
     if (!plan)
         return KDA_INVALID;
     const kda_context *ctx = plan->ctx;

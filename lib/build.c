@@ -93,35 +93,47 @@ void kda_launch_destroy(struct kda_launch *l)
     free(l);
 }
 
-struct kda_launch *kda_launch_clone(const struct kda_launch *l, const kda_problem *p)
+static struct kda_launch *make_launch(kda_plan *plan)
 {
-    struct kda_launch *clone = calloc(1, sizeof *clone);
+    struct kda_launch *l = calloc(1, sizeof *l);
+    if (!l)
+        kda_no_memory(plan->ctx, "a plan", sizeof *l);
+    else
+        pthread_mutex_init(&l->lock, NULL);
+    plan->backend = l;
+    return l;
+}
+
+kda_status kda_launch_clone(const struct kda_launch *l, kda_plan *plan)
+{
+    const kda_problem *p = &plan->problem;
+    struct kda_launch *clone = make_launch(plan);
     if (!clone)
-        return NULL;
-    pthread_mutex_init(&clone->lock, NULL);
+        return KDA_MEMORY;
     clone->config = l->config;
     kda_config_pad(p, &clone->config);
     for (int id = 0; id < KDA_KERNELS; id++) {
         if (!l->kernel[id])
             continue;
-        clRetainKernel(l->kernel[id]);
+        kda_status st = kda_cl_check(plan->ctx, clRetainKernel(l->kernel[id]), "clRetainKernel");
+        if (st)
+            return st;
         clone->kernel[id] = l->kernel[id];
     }
     if (clone->config.chunk) {
         clone->config.piece = kda_workspace_chunks(&clone->config, p->max_tokens, p->max_sequences);
         clone->workspace = kda_workspace_layout(p, &clone->config);
+        plan->workspace = clone->workspace.bytes;
     }
-    return clone;
+    return KDA_OK;
 }
 
 /* One try with the schedule and path as they stand. */
 static kda_status try_build(kda_plan *plan, const kda_problem *p, enum kda_path path, bool *right)
 {
-    struct kda_launch *l = calloc(1, sizeof *l);
+    struct kda_launch *l = make_launch(plan);
     if (!l)
-        return kda_no_memory(plan->ctx, "a plan", sizeof *l);
-    plan->backend = l;
-    pthread_mutex_init(&l->lock, NULL);
+        return KDA_MEMORY;
     kda_status st = kda_config_choose(plan->ctx, p, path, &l->config);
     for (int id = 0; !st && id < KDA_KERNELS; id++)
         if (is_used(&l->config, (enum kda_kernel_id)id))
@@ -168,7 +180,7 @@ kda_status kda_launch_create(kda_plan *plan)
             return st;
         if (!demote(plan, &p, &path, st ? "does not build" : "wrong answer")) {
             kda_log(plan->ctx, KDA_LOG_ERROR, "kda_plan_create: this device %s",
-                    st ? "does not build the kernels: see the lines above"
+                    st ? "does not build the kernels: clBuildProgram's log is above"
                        : "computes a wrong answer for a small problem");
             return st ? st : KDA_UNSUPPORTED;
         }

@@ -208,13 +208,13 @@ static bool write_file(const struct kda_cache *cache, const char *key, const str
     snprintf(temporary, sizeof temporary, "%s/" PREFIX "new-XXXXXX", cache->dir);
     make_folder(cache->dir);
     int fd = mkstemp(temporary);
-    FILE *file = fd < 0 ? NULL : fdopen(fd, "wb");
-    if (!file)
+    if (fd < 0)
         return false;
-    bool wrote = fwrite(head, sizeof *head, 1, file) == 1 &&
+    FILE *file = fdopen(fd, "wb");
+    bool wrote = file && fwrite(head, sizeof *head, 1, file) == 1 &&
                  fwrite(key, 1, head->key_bytes, file) == head->key_bytes &&
                  fwrite(binary, 1, head->binary_bytes, file) == head->binary_bytes;
-    wrote &= !fclose(file);
+    wrote &= file ? !fclose(file) : !close(fd);
     if (wrote && !rename(temporary, path))
         return true;
     int why = errno;
@@ -223,14 +223,25 @@ static bool write_file(const struct kda_cache *cache, const char *key, const str
     return false;
 }
 
-void kda_cache_store(const kda_context *ctx, const char *key, cl_program program)
+/* Warns once that programs are not kept. */
+static void tell(const kda_context *ctx, const char *why)
 {
     struct kda_cache *cache = ctx->device->cache;
+    if (!cache->told)
+        kda_log(ctx, KDA_LOG_WARN,
+                "kda_context_params.cache_dir %s is not written to (%s): programs are not kept",
+                cache->dir, why);
+    cache->told = true;
+}
+
+void kda_cache_store(const kda_context *ctx, const char *key, cl_program program)
+{
     char why[128] = "";
     struct head head = {.key_bytes = strlen(key)};
     size_t size = 0;
     unsigned char *binary = get_binary(ctx, program, &size);
     if (!binary || size > MOST_BYTES - sizeof head - head.key_bytes) {
+        tell(ctx, binary ? "a program is too large" : "the driver's binary can't be had");
         free(binary);
         return;
     }
@@ -238,14 +249,11 @@ void kda_cache_store(const kda_context *ctx, const char *key, cl_program program
     head.binary_bytes = size;
     head.sum = kda_cache_hash(KDA_CACHE_HASH, key, head.key_bytes);
     head.sum = kda_cache_hash(head.sum, binary, size);
-    if (write_file(cache, key, &head, binary)) {
-        trim(cache);
-    } else if (!cache->told) {
+    if (write_file(ctx->device->cache, key, &head, binary)) {
+        trim(ctx->device->cache);
+    } else {
         strerror_r(errno, why, sizeof why);
-        kda_log(ctx, KDA_LOG_WARN,
-                "kda_context_params.cache_dir %s can't be written to (%s): programs are not kept",
-                cache->dir, why);
-        cache->told = true;
+        tell(ctx, why);
     }
     free(binary);
 }

@@ -328,7 +328,7 @@ kda_status kda_cpu_open(kda_context *ctx, const kda_context_params *params)
     ctx->ops = &ops;
     ctx->backend = KDA_CPU;
     ctx->cpu = kda_cpu_level_choose(params->vectors);
-    ctx->pool = kda_pool_create(params->threads);
+    ctx->pool = kda_pool_create(ctx, params->threads);
     if (!ctx->pool)
         return kda_no_memory(ctx, "the CPU backend's threads", 0);
     snprintf(ctx->cpu_threads, sizeof ctx->cpu_threads, "%d", (int)kda_pool_threads(ctx->pool));

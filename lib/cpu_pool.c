@@ -141,7 +141,7 @@ static void *help(void *arg)
     return NULL;
 }
 
-struct kda_pool *kda_pool_create(int32_t threads)
+struct kda_pool *kda_pool_create(const kda_context *ctx, int32_t threads)
 {
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
     const int32_t cores = online < 1 ? 1 : online > MOST_THREADS ? MOST_THREADS : (int32_t)online;
@@ -161,6 +161,9 @@ struct kda_pool *kda_pool_create(int32_t threads)
         if (pthread_create(&next->thread, NULL, help, next))
             break; /* a system that refuses a thread gets a smaller pool */
     }
+    if (pool->helpers < threads - 1)
+        kda_log(ctx, KDA_LOG_WARN, "pthread_create failed: the CPU backend has %d threads, not %d",
+                (int)pool->helpers + 1, (int)threads);
     return pool;
 }
 

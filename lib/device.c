@@ -32,32 +32,58 @@ const char *kda_device_fact(const struct kda_device *d, const char *name)
     return "";
 }
 
-/* A string of the device; "" if the driver refuses. */
-static char *query_string(const struct kda_device *d, cl_device_info what)
+/* What OpenCL says of the device; name is that of the question. */
+static kda_status query(const kda_context *ctx, cl_device_info what, const char *name, size_t size,
+                        void *value, size_t *answer)
 {
-    size_t size = 0;
-    clGetDeviceInfo(d->id, what, 0, NULL, &size);
-    char *text = calloc(size + 1, 1);
-    if (text && size)
-        clGetDeviceInfo(d->id, what, size, text, NULL);
-    return text;
+    char call[80];
+    snprintf(call, sizeof call, "clGetDeviceInfo(%s)", name);
+    return kda_cl_check(ctx, clGetDeviceInfo(ctx->device->id, what, size, value, answer), call);
 }
 
-static void query_strings(struct kda_device *d)
+/* A string of the device, to be freed. */
+static kda_status query_string(const kda_context *ctx, cl_device_info what, const char *name,
+                               char **text)
+{
+    size_t size = 0;
+    *text = NULL;
+    kda_status st = query(ctx, what, name, 0, NULL, &size);
+    if (st)
+        return st;
+    *text = calloc(size + 1, 1);
+    if (!*text)
+        return kda_no_memory(ctx, name, size + 1);
+    st = size ? query(ctx, what, name, size, *text, NULL) : KDA_OK;
+    if (!st)
+        return KDA_OK;
+    free(*text);
+    *text = NULL;
+    return st;
+}
+
+#define NAMED(what) what, #what
+
+static kda_status query_strings(const kda_context *ctx, struct kda_device *d)
 {
     static const struct {
         cl_device_info what;
-        const char *name;
+        const char *question, *name;
     } strings[] = {
-        {CL_DEVICE_NAME, "name"},       {CL_DEVICE_VENDOR, "vendor"},
-        {CL_DEVICE_VERSION, "version"}, {CL_DEVICE_OPENCL_C_VERSION, "opencl_c_version"},
-        {CL_DRIVER_VERSION, "driver"},
+        {NAMED(CL_DEVICE_NAME), "name"},
+        {NAMED(CL_DEVICE_VENDOR), "vendor"},
+        {NAMED(CL_DEVICE_VERSION), "version"},
+        {NAMED(CL_DEVICE_OPENCL_C_VERSION), "opencl_c_version"},
+        {NAMED(CL_DRIVER_VERSION), "driver"},
     };
     for (size_t i = 0; i < KDA_COUNT_OF(strings); i++) {
-        char *text = query_string(d, strings[i].what);
-        add_fact(d, "queried", strings[i].name, "%s", text ? text : "");
+        char *text;
+        kda_status st = query_string(ctx, strings[i].what, strings[i].question, &text);
+        if (st)
+            return st;
+        add_fact(d, "queried", strings[i].name, "%s", text);
         free(text);
     }
+    return KDA_OK;
 }
 
 static kda_status query_limits(const kda_context *ctx, struct kda_device *d)
@@ -65,22 +91,31 @@ static kda_status query_limits(const kda_context *ctx, struct kda_device *d)
     cl_device_type type = 0;
     cl_bool compiler = CL_FALSE;
     cl_ulong global = 0;
-    kda_status st =
-        kda_cl_check(ctx, clGetDeviceInfo(d->id, CL_DEVICE_TYPE, sizeof type, &type, NULL),
-                     "clGetDeviceInfo(CL_DEVICE_TYPE)");
-    if (st)
-        return st;
-#define QUERY(what, where) clGetDeviceInfo(d->id, what, sizeof(where), &(where), NULL)
-    QUERY(CL_DEVICE_MAX_COMPUTE_UNITS, d->compute_units);
-    QUERY(CL_DEVICE_MAX_WORK_GROUP_SIZE, d->max_work_group);
-    QUERY(CL_DEVICE_LOCAL_MEM_SIZE, d->local_bytes);
-    QUERY(CL_DEVICE_MAX_MEM_ALLOC_SIZE, d->max_alloc_bytes);
-    QUERY(CL_DEVICE_GLOBAL_MEM_SIZE, global);
-    QUERY(CL_DEVICE_COMPILER_AVAILABLE, compiler);
-#undef QUERY
-    d->is_cpu = type & CL_DEVICE_TYPE_CPU;
     cl_uint width = 1; /* PoCL: the processor's; llvmpipe: 1, it is a GPU's driver in all else */
-    clGetDeviceInfo(d->id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT, sizeof width, &width, NULL);
+    const struct {
+        cl_device_info what;
+        const char *question;
+        size_t size;
+        void *value;
+    } limits[] = {
+#define INTO(x) sizeof(x), &(x)
+        {NAMED(CL_DEVICE_TYPE), INTO(type)},
+        {NAMED(CL_DEVICE_MAX_COMPUTE_UNITS), INTO(d->compute_units)},
+        {NAMED(CL_DEVICE_MAX_WORK_GROUP_SIZE), INTO(d->max_work_group)},
+        {NAMED(CL_DEVICE_LOCAL_MEM_SIZE), INTO(d->local_bytes)},
+        {NAMED(CL_DEVICE_MAX_MEM_ALLOC_SIZE), INTO(d->max_alloc_bytes)},
+        {NAMED(CL_DEVICE_GLOBAL_MEM_SIZE), INTO(global)},
+        {NAMED(CL_DEVICE_COMPILER_AVAILABLE), INTO(compiler)},
+        {NAMED(CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT), INTO(width)},
+#undef INTO
+    };
+    for (size_t i = 0; i < KDA_COUNT_OF(limits); i++) {
+        kda_status st =
+            query(ctx, limits[i].what, limits[i].question, limits[i].size, limits[i].value, NULL);
+        if (st)
+            return st;
+    }
+    d->is_cpu = type & CL_DEVICE_TYPE_CPU;
     d->has_vectors = d->is_cpu && width > 1;
     add_fact(d, "queried", "type", "%s",
              type & CL_DEVICE_TYPE_GPU   ? "gpu"
@@ -156,50 +191,57 @@ size_t kda_device_sub_group_size(const struct kda_device *d, cl_kernel kernel, s
 }
 
 /* Tries one path; takes it if it builds and answers right. */
-static void probe_path(kda_context *ctx, enum kda_path path, const char *name)
+static kda_status probe_path(kda_context *ctx, enum kda_path path, const char *name)
 {
     struct kda_device *d = ctx->device;
     char options[96];
     snprintf(options, sizeof options, "-cl-std=CL1.2 -DKDA_PATH=%d", (int)path);
     cl_kernel kernel;
-    if (kda_program_probe(ctx, false, probe_source, options, "probe", &kernel)) {
+    kda_status st = kda_program_probe(ctx, false, probe_source, options, "probe", &kernel);
+    if (st) {
         add_fact(d, "probed", name, "no: it does not build");
-        return;
+        return st == KDA_MEMORY ? st : KDA_OK;
     }
     int32_t lanes = d->max_work_group >= PROBE_ITEMS ? run_probe(d, kernel) : 0;
     clReleaseKernel(kernel);
     if (!lanes) {
         kda_log(ctx, KDA_LOG_WARN, "%s builds but gives a wrong answer: not used", name);
         add_fact(d, "probed", name, "no: wrong answer");
-        return;
+        return KDA_OK;
     }
     add_fact(d, "probed", name, "yes, %d lanes", (int)lanes);
     d->path = path;
     d->lanes = lanes;
+    return KDA_OK;
 }
 
 /* Inline assembly can take a compiler down instead of failing to build, so the PTX path is tried
  * only where the driver shows an NVIDIA extension. */
-static void probe_paths(kda_context *ctx)
+static kda_status probe_paths(kda_context *ctx)
 {
     struct kda_device *d = ctx->device;
-    char *extensions = query_string(d, CL_DEVICE_EXTENSIONS);
+    char *extensions = NULL;
     cl_platform_id platform = NULL;
-    clGetDeviceInfo(d->id, CL_DEVICE_PLATFORM, sizeof platform, &platform, NULL);
+    kda_status st = query(ctx, NAMED(CL_DEVICE_PLATFORM), sizeof platform, &platform, NULL);
+    if (!st)
+        st = query_string(ctx, NAMED(CL_DEVICE_EXTENSIONS), &extensions);
+    if (st)
+        return st;
     /* ISO C has no cast from an object pointer to a function pointer. */
     void *address =
         clGetExtensionFunctionAddressForPlatform(platform, "clGetKernelSubGroupInfoKHR");
     memcpy(&d->sub_group_info, &address, sizeof address);
     d->path = KDA_PATH_LOCAL;
     d->lanes = 1;
-    if (extensions && !d->is_cpu) {
-        if (strstr(extensions, "cl_nv_"))
-            probe_path(ctx, KDA_PATH_PTX, "ptx_shuffle");
-        else if (d->sub_group_info && (strstr(extensions, "cl_khr_subgroup_shuffle") ||
-                                       strstr(extensions, "cl_intel_subgroups")))
-            probe_path(ctx, KDA_PATH_SUB_GROUPS, "sub_group_shuffle");
-    }
+    if (d->is_cpu)
+        ; /* work-items are loops there */
+    else if (strstr(extensions, "cl_nv_"))
+        st = probe_path(ctx, KDA_PATH_PTX, "ptx_shuffle");
+    else if (d->sub_group_info && (strstr(extensions, "cl_khr_subgroup_shuffle") ||
+                                   strstr(extensions, "cl_intel_subgroups")))
+        st = probe_path(ctx, KDA_PATH_SUB_GROUPS, "sub_group_shuffle");
     free(extensions);
+    return st;
 }
 
 /* What drivers get wrong, as corrected facts: which device, the symptom, what we do. */
@@ -220,14 +262,16 @@ static void apply_quirks(kda_context *ctx, struct kda_device *d)
 kda_status kda_device_probe(kda_context *ctx)
 {
     struct kda_device *d = ctx->device;
-    query_strings(d);
-    kda_status st = query_limits(ctx, d);
-    if (st)
+    const char *matrix;
+    kda_status st = query_strings(ctx, d);
+    if (st || (st = query_limits(ctx, d)))
         return st;
     apply_quirks(ctx, d);
-    probe_paths(ctx);
-    d->local_bytes = kda_device_probe_local(ctx);
+    if ((st = probe_paths(ctx)) || (st = kda_device_probe_local(ctx)))
+        return st;
     add_fact(d, "probed", "declared_local_bytes", "%llu", (unsigned long long)d->local_bytes);
-    add_fact(d, "probed", "matrix_units", "%s", kda_device_probe_matrix(ctx, &d->matrix));
+    if ((st = kda_device_probe_matrix(ctx, &matrix)))
+        return st;
+    add_fact(d, "probed", "matrix_units", "%s", matrix);
     return KDA_OK;
 }

@@ -51,7 +51,7 @@ static bool run(const struct kda_device *d, cl_kernel kernel, size_t floats)
     return right;
 }
 
-cl_ulong kda_device_probe_local(kda_context *ctx)
+kda_status kda_device_probe_local(kda_context *ctx)
 {
     static const size_t kib[] = {224, 96}; /* an H200 builds the first, an A100 neither */
     struct kda_device *d = ctx->device;
@@ -61,12 +61,17 @@ cl_ulong kda_device_probe_local(kda_context *ctx)
         size_t floats = kib[i] * 1024 / sizeof(float);
         snprintf(options, sizeof options, "-cl-std=CL1.2 -DKDA_PATH=%d -DKDA_LANES=%d -DFLOATS=%zu",
                  (int)d->path, (int)d->lanes, floats);
-        if (kda_program_probe(ctx, false, source, options, "kda_probe", &kernel))
+        kda_status st = kda_program_probe(ctx, false, source, options, "kda_probe", &kernel);
+        if (st == KDA_MEMORY)
+            return st;
+        if (st)
             continue;
         bool right = run(d, kernel, floats);
         clReleaseKernel(kernel);
-        if (right)
-            return kib[i] * 1024;
+        if (right) {
+            d->local_bytes = kib[i] * 1024;
+            break;
+        }
     }
-    return d->local_bytes;
+    return KDA_OK;
 }

@@ -112,20 +112,22 @@ static bool run(const struct kda_device *d, cl_kernel kernel)
     return ran && right(out);
 }
 
-const char *kda_device_probe_matrix(kda_context *ctx, bool *works)
+kda_status kda_device_probe_matrix(kda_context *ctx, const char **says)
 {
     struct kda_device *d = ctx->device;
     cl_kernel kernel;
-    *works = false;
+    *says = "no: none that this library knows";
     if (d->path != KDA_PATH_PTX)
-        return "no: none that this library knows";
-    if (kda_program_probe(ctx, true, source, "-cl-std=CL1.2 -DKDA_PATH=2 -DKDA_LANES=32",
-                          "kda_probe", &kernel))
-        return "no: they do not build";
-    *works = run(d, kernel);
+        return KDA_OK;
+    *says = "no: they do not build";
+    kda_status st = kda_program_probe(
+        ctx, true, source, "-cl-std=CL1.2 -DKDA_PATH=2 -DKDA_LANES=32", "kda_probe", &kernel);
+    if (st)
+        return st == KDA_MEMORY ? st : KDA_OK;
+    d->matrix = run(d, kernel);
     clReleaseKernel(kernel);
-    if (*works)
-        return "yes, bf16 by warp groups";
-    kda_log(ctx, KDA_LOG_WARN, "matrix units build but give a wrong answer: not used");
-    return "no: wrong answer";
+    *says = d->matrix ? "yes, bf16 by warp groups" : "no: wrong answer";
+    if (!d->matrix)
+        kda_log(ctx, KDA_LOG_WARN, "matrix units build but give a wrong answer: not used");
+    return KDA_OK;
 }

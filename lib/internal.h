@@ -189,7 +189,8 @@ kda_status kda_cpu_open(kda_context *ctx, const kda_context_params *params);
 
 /* Threads that work through numbered items. Several callers may share a pool; each works on its
  * own items too, so a pool without threads still makes progress. */
-struct kda_pool *kda_pool_create(int32_t threads); /* 0 = one a core; NULL: out of memory */
+/* 0 = one a core; NULL: out of memory. Fewer than wanted get a warning. */
+struct kda_pool *kda_pool_create(const kda_context *ctx, int32_t threads);
 void kda_pool_destroy(struct kda_pool *pool);
 int32_t kda_pool_threads(const struct kda_pool *pool); /* the caller's included */
 /* Calls fn(arg, item, lane) for every item below count, each once, and returns when all are done.
@@ -234,11 +235,11 @@ kda_status kda_device_probe(kda_context *ctx);
 /* The value of a fact; "" if there is none of that name. */
 const char *kda_device_fact(const struct kda_device *d, const char *name);
 
-/* device_local.c: bytes of local memory that a kernel may declare. */
-cl_ulong kda_device_probe_local(kda_context *ctx);
+/* device_local.c: sets local_bytes to what a kernel may declare. */
+kda_status kda_device_probe_local(kda_context *ctx);
 
-/* device_matrix.c: whether matrix units build and give their known answer; says why not. */
-const char *kda_device_probe_matrix(kda_context *ctx, bool *works);
+/* device_matrix.c: sets matrix if matrix units build and give their known answer; says why not. */
+kda_status kda_device_probe_matrix(kda_context *ctx, const char **says);
 
 /* Width of a kernel's sub-groups when run in work-groups of some size, 0 if unknown. The compiler
  * chooses it per kernel, so no constant of the device tells. */
@@ -347,8 +348,8 @@ enum kda_stage {
 kda_status kda_program_kernel(kda_context *ctx, const kda_problem *p, const struct kda_config *c,
                               enum kda_stage stage, const char *name, cl_kernel *kernel);
 
-/* Builds a probe's source, with cl/matrix.cl or without. A failure is logged at DEBUG only: the
- * answer is that it fails. */
+/* Builds a probe's source, with cl/matrix.cl or without. That it does not build is logged at DEBUG
+ * only: it is an answer, which KDA_MEMORY is not. */
 kda_status kda_program_probe(kda_context *ctx, bool matrix, const char *text, const char *options,
                              const char *name, cl_kernel *kernel);
 
@@ -403,8 +404,9 @@ struct kda_launch {
 const char *kda_kernel_name(enum kda_kernel_id id);
 kda_status kda_launch_create(kda_plan *plan); /* half-built on failure */
 void kda_launch_destroy(struct kda_launch *launch);
-/* The same kernels for a problem that differs in numbers of heads, tokens and columns only. */
-struct kda_launch *kda_launch_clone(const struct kda_launch *launch, const kda_problem *p);
+/* Gives a plan the kernels of another, whose problem differs in numbers of heads, tokens and
+ * columns only; half-built on failure. */
+kda_status kda_launch_clone(const struct kda_launch *launch, kda_plan *plan);
 
 /* Runs a small problem of a plan's kind and compares with the CPU backend. */
 kda_status kda_known_answer(const kda_plan *plan, bool *right);

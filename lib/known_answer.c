@@ -112,13 +112,10 @@ static kda_status answer_by_plan(const kda_plan *plan, const struct exam *e, voi
     kda_args args = e->args;
     args.out.host = out;
     args.final_state.host = state;
-    struct kda_launch *clone = kda_launch_clone(plan->backend, &small.problem);
-    if (!clone)
-        return kda_no_memory(plan->ctx, "the known answer", sizeof *clone);
-    small.backend = clone;
-    small.workspace = clone->workspace.bytes;
-    kda_status st = kda_execute(&small, &args);
-    kda_launch_destroy(clone);
+    kda_status st = kda_launch_clone(plan->backend, &small);
+    if (!st)
+        st = kda_execute(&small, &args);
+    kda_launch_destroy(small.backend);
     return st;
 }
 

@@ -389,7 +389,12 @@ kda_status kda_launch_run(kda_plan *plan, cl_command_queue queue, const struct k
     const struct kda_config *c = &l->config;
     struct chain chain = {.queue = queue, .num_wait = num_wait, .wait = wait};
     cl_command_queue_properties properties = 0;
-    clGetCommandQueueInfo(queue, CL_QUEUE_PROPERTIES, sizeof properties, &properties, NULL);
+    kda_status st = kda_cl_check(
+        plan->ctx,
+        clGetCommandQueueInfo(queue, CL_QUEUE_PROPERTIES, sizeof properties, &properties, NULL),
+        "clGetCommandQueueInfo(CL_QUEUE_PROPERTIES)");
+    if (st)
+        return st;
     chain.out_of_order = properties & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE;
 
     struct kda_call_args args = call_args_of(plan, run);
@@ -404,7 +409,6 @@ kda_status kda_launch_run(kda_plan *plan, cl_command_queue queue, const struct k
         return KDA_UNSUPPORTED;
     }
     struct extent extent = extent_of(c, run);
-    kda_status st = KDA_OK;
     pthread_mutex_lock(&l->lock);
     if (extent.steps)
         st = launch(plan, &chain, KDA_KERNEL_STEP, run, &args, kda_config_items(c, KDA_KERNEL_STEP),

@@ -9,17 +9,25 @@
 
 /* ---- Context ---------------------------------------------------------------------------- */
 
+#define NO_PLATFORMS (-1001) /* CL_PLATFORM_NOT_FOUND_KHR */
+
 /* The first device of a type on any platform; platforms that fail or are empty are passed over. */
-static cl_device_id find_device(cl_device_type type)
+static cl_device_id find_device(const kda_context *ctx, cl_device_type type)
 {
     cl_platform_id platforms[64];
     cl_uint count = 0;
-    if (clGetPlatformIDs(64, platforms, &count))
-        return NULL;
-    for (cl_uint i = 0; i < count && i < 64; i++) {
+    cl_int err = clGetPlatformIDs(64, platforms, &count);
+    if (err && err != NO_PLATFORMS)
+        kda_log(ctx, KDA_LOG_WARN, "clGetPlatformIDs failed: %s (%d)", kda_cl_error_name(err),
+                (int)err);
+    for (cl_uint i = 0; !err && i < count && i < 64; i++) {
         cl_device_id id;
-        if (!clGetDeviceIDs(platforms[i], type, 1, &id, NULL))
+        cl_int code = clGetDeviceIDs(platforms[i], type, 1, &id, NULL);
+        if (!code)
             return id;
+        if (code != CL_DEVICE_NOT_FOUND)
+            kda_log(ctx, KDA_LOG_WARN, "clGetDeviceIDs failed: %s (%d): a platform is passed over",
+                    kda_cl_error_name(code), (int)code);
     }
     return NULL;
 }
@@ -44,13 +52,13 @@ static kda_status choose_device(kda_context *ctx, const kda_context_params *para
         d->id = ids[i];
     }
     if (!d->id)
-        d->id = find_device(CL_DEVICE_TYPE_GPU | CL_DEVICE_TYPE_ACCELERATOR);
+        d->id = find_device(ctx, CL_DEVICE_TYPE_GPU | CL_DEVICE_TYPE_ACCELERATOR);
     if (!d->id && params->backend == KDA_OPENCL)
-        d->id = find_device(CL_DEVICE_TYPE_ALL);
+        d->id = find_device(ctx, CL_DEVICE_TYPE_ALL);
     if (d->id)
         return KDA_OK;
     kda_log(ctx, params->backend == KDA_OPENCL ? KDA_LOG_ERROR : KDA_LOG_INFO,
-            "no OpenCL device was found");
+            "no OpenCL device was found: clGetPlatformIDs and clGetDeviceIDs name none");
     return KDA_NO_DEVICE;
 }
 
@@ -61,13 +69,11 @@ static kda_status open_device(kda_context *ctx, const kda_context_params *params
     kda_status st = choose_device(ctx, params);
     if (st)
         return st;
-    if (params->context) {
-        clRetainContext(params->context);
-        d->context = params->context;
-    } else {
+    if (!params->context)
         d->context = clCreateContext(NULL, 1, &d->id, NULL, NULL, &err);
-    }
-    if ((st = kda_cl_check(ctx, err, "clCreateContext")))
+    else if (!(err = clRetainContext(params->context)))
+        d->context = params->context;
+    if ((st = kda_cl_check(ctx, err, params->context ? "clRetainContext" : "clCreateContext")))
         return st;
     d->queue = clCreateCommandQueue(d->context, d->id, 0, &err);
     if ((st = kda_cl_check(ctx, err, "clCreateCommandQueue")))
@@ -152,6 +158,8 @@ static kda_status check_buffer(const kda_context *ctx, const char *name, cl_mem 
     cl_int err = clGetMemObjectInfo(mem, CL_MEM_SIZE, sizeof size, &size, NULL);
     if (!err)
         err = clGetMemObjectInfo(mem, CL_MEM_CONTEXT, sizeof owner, &owner, NULL);
+    if (err && err != CL_INVALID_MEM_OBJECT)
+        return kda_cl_check(ctx, err, "clGetMemObjectInfo");
     KDA_REQUIRE(ctx, !err, "kda_args.%s.mem is not an OpenCL buffer (%s)", name,
                 kda_cl_error_name(err));
     KDA_REQUIRE(ctx, owner == ctx->device->context,
@@ -183,6 +191,8 @@ static kda_status check_queue(const kda_context *ctx, cl_command_queue queue)
     cl_int err = clGetCommandQueueInfo(queue, CL_QUEUE_CONTEXT, sizeof owner, &owner, NULL);
     if (!err)
         err = clGetCommandQueueInfo(queue, CL_QUEUE_DEVICE, sizeof device, &device, NULL);
+    if (err && err != CL_INVALID_COMMAND_QUEUE)
+        return kda_cl_check(ctx, err, "clGetCommandQueueInfo");
     KDA_REQUIRE(ctx, !err, "kda_enqueue: queue is not a command queue (%s)",
                 kda_cl_error_name(err));
     KDA_REQUIRE(ctx, owner == ctx->device->context && device == ctx->device->id,

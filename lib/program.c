@@ -84,7 +84,8 @@ static void log_build(const kda_context *ctx, kda_log_level level, cl_program pr
     if (!text)
         return;
     clGetProgramBuildInfo(program, ctx->device->id, CL_PROGRAM_BUILD_LOG, size, text, NULL);
-    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
+    char *rest;
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
         kda_log(ctx, level, "  %s", line);
     free(text);
 }
@@ -122,8 +123,10 @@ static kda_status build(const kda_context *ctx, const sources source, const char
         return KDA_OK;
     }
     clReleaseProgram(program);
+    if (err == CL_OUT_OF_HOST_MEMORY)
+        return kda_cl_check(ctx, err, "clBuildProgram");
     kda_log(ctx, failure, "clBuildProgram failed: %s (%d)", kda_cl_error_name(err), (int)err);
-    return err == CL_OUT_OF_HOST_MEMORY ? KDA_MEMORY : KDA_COMPILE;
+    return KDA_COMPILE;
 }
 
 /* Fills in an entry whose key is set. */
