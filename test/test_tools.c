@@ -102,6 +102,9 @@ START_TEST(test_bench_json)
         ck_assert_double_eq_tol(number(row, "bytes_per_s") / bytes_s, 1, 1e-9);
         ck_assert_double_eq_tol(
             number(row, "copy_share") * number(device, "copy_bytes_per_s") / bytes_s, 1, 1e-9);
+        ck_assert_double_eq_tol(number(row, "f32_share") * number(device, "f32_flops_per_s") /
+                                    number(row, "flops_per_s"),
+                                1, 1e-9);
         ck_says(text(row, "plan"), "recurrent");
     }
     row = cJSON_GetArrayItem(results, 0);
