@@ -53,6 +53,8 @@ static void expect_token(const struct head *h, int64_t t)
                                              KDA_TENSOR_G};
     for (size_t i = 0; t < h->run->tokens && i < KDA_COUNT_OF(ids); i++) {
         const struct kda_tensor *x = &h->run->tensor[ids[i]];
+        if (!kda_present(x))
+            continue; /* no gate */
         const char *row = kda_row(x, t, i < 2 ? h->key_head : h->value_head);
         for (size_t at = 0; at < (size_t)x->inner * x->element; at += 64)
             __builtin_prefetch(row + at);
