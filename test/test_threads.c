@@ -1,6 +1,7 @@
-/* Objects shared by threads: many plans made and used on one context at once, and one plan used by
- * all. Each thread has its own tensors and holds its results to those of a call made alone. Run
- * under ThreadSanitizer (meson setup -Db_sanitize=thread) the CPU backend's locking is proved too.
+/* Objects shared by threads: one plan used by all, many plans made and used on one context at once,
+ * and contexts of the CPU backend that come and go. Each thread has its own tensors and
+ * holds its results to those of a call made alone. Run under ThreadSanitizer (meson setup
+ * -Db_sanitize=thread) the CPU backend's locking is proved too.
  *
  * SPDX-License-Identifier: MIT */
 #include <string.h>
@@ -12,6 +13,7 @@ enum { THREADS = 4, ROUNDS = 8 };
 struct worker {
     pthread_t thread;
     kda_plan *shared; /* NULL: a plan of its own for each round */
+    bool alone;       /* a context too */
     struct trial trial;
     struct outputs wanted;
     unsigned char memory[TENSORS][1024];
@@ -48,10 +50,13 @@ static struct outputs worker_outputs(const struct worker *w)
 
 static void worker_round(struct worker *w)
 {
+    kda_context *ctx = NULL;
     kda_plan *own = NULL;
     memset(w->memory[OUT], 0, sizeof w->memory[OUT]);
     memset(w->memory[FINAL_STATE], 0, sizeof w->memory[FINAL_STATE]);
-    if (!w->shared && kda_plan_create(&own, rig->ctx, &w->trial.problem) != KDA_OK)
+    if (w->alone && kda_context_create(&ctx, &w->trial.params) != KDA_OK)
+        w->failures++;
+    if (!w->shared && kda_plan_create(&own, ctx ? ctx : rig->ctx, &w->trial.problem) != KDA_OK)
         w->failures++;
     kda_plan *plan = w->shared ? w->shared : own;
     if (!plan || kda_execute(plan, &w->trial.args) != KDA_OK)
@@ -59,6 +64,7 @@ static void worker_round(struct worker *w)
     struct outputs got = worker_outputs(w);
     w->failures += !outputs_equal(&got, &w->wanted);
     kda_plan_destroy(&own);
+    kda_context_destroy(&ctx);
 }
 
 static void *work(void *arg)
@@ -68,7 +74,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-static void run_workers(kda_plan *shared)
+static void run_workers(kda_plan *shared, bool alone)
 {
     static struct worker workers[THREADS];
     log_clear(&rig->log);
@@ -77,6 +83,8 @@ static void run_workers(kda_plan *shared)
         memset(w, 0, sizeof *w);
         w->trial = trial_make(rig, LOG, false);
         w->shared = shared;
+        w->alone = alone;
+        w->trial.params.threads = 2;
         worker_tensors(w, i);
         ck_assert_int_eq(kda_execute(w->trial.plan, &w->trial.args), KDA_OK);
         w->wanted = worker_outputs(w);
@@ -93,13 +101,19 @@ static void run_workers(kda_plan *shared)
 
 START_TEST(test_one_plan)
 {
-    run_workers(rig_plan(rig, LOG));
+    run_workers(rig_plan(rig, LOG), false);
 }
 END_TEST
 
 START_TEST(test_many_plans)
 {
-    run_workers(NULL);
+    run_workers(NULL, false);
+}
+END_TEST
+
+START_TEST(test_many_contexts)
+{
+    run_workers(NULL, true);
 }
 END_TEST
 
@@ -108,5 +122,7 @@ void add_threads(Suite *suite)
     TCase *tc = tcase_create("threads");
     tcase_add_test(tc, test_one_plan);
     tcase_add_test(tc, test_many_plans);
+    if (!rig->device)
+        tcase_add_test(tc, test_many_contexts);
     suite_add_tcase(suite, tc);
 }
