@@ -30,7 +30,8 @@
  *     fresh                       [N]                               bytes
  *
  * T counts the tokens of all N sequences, packed one after another; H = heads, HV = value_heads,
- * K = key_dim, V = value_dim. Arithmetic is f32 whatever the storage types.
+ * K = key_dim, V = value_dim. Arithmetic is f32 whatever the storage types
+ * (KDA_ENGINE_MMA: see there).
  *
  * USE. A problem describes shapes and types; a plan is a problem compiled for a context; args
  * carry what may change from call to call.
@@ -166,7 +167,9 @@ typedef enum kda_engine {
     KDA_ENGINE_CLBLAST = 1,
     KDA_ENGINE_FUSED = 2, /* portable OpenCL C tile kernels */
     /* Matrix units: bf16, K = 128, V 64 or 128, chunks of 64; NVIDIA's compute capability 9.0. Not
-     * taken by AUTO yet. A NaN or infinity in a token can reach earlier tokens of its chunk. */
+     * taken by AUTO yet. Operands of products are rounded to bf16: errors of a few 1e-3, which add
+     * up where gates hardly forget. A NaN or infinity in a token can reach earlier tokens of its
+     * chunk. On a processor plain OpenCL C stands in, slowly, for tests. */
     KDA_ENGINE_MMA = 3
 } kda_engine;
 
@@ -289,8 +292,8 @@ typedef struct kda_problem {
      * (kda_args). With KDA_SCHEDULE_CHUNKWISE a multiple of the chunk. */
     int64_t checkpoint_every;
     int32_t chunk; /* tokens in a chunk: 16, 32 or 64; 0 = chosen for the device */
-    /* Most bytes that kda_plan_workspace may come to; 0 = chosen for the device. Long calls of the
-     * chunkwise schedule are cut into pieces that fit; the result does not depend on it. */
+    /* OpenCL: most bytes that kda_plan_workspace may come to; 0 = chosen for the device. Long calls
+     * of the chunkwise schedule are cut into pieces that fit; the result does not depend on it. */
     size_t max_workspace;
 } kda_problem;
 #define kda_problem(...)                                                                           \

@@ -168,6 +168,8 @@ kda_status kda_enqueue(kda_plan *plan, cl_command_queue queue, const kda_args *a
     KDA_REQUIRE(ctx, queue, "kda_enqueue: queue must not be NULL");
     KDA_REQUIRE(ctx, !num_wait == !wait,
                 "kda_enqueue: wait must be NULL exactly when num_wait is 0");
+    for (cl_uint i = 0; i < num_wait; i++)
+        KDA_REQUIRE(ctx, wait[i], "kda_enqueue: wait[%u] must not be NULL", (unsigned)i);
     struct kda_run run;
     kda_status st = kda_run_resolve(plan, args, false, &run);
     return st ? st : ctx->ops->enqueue(plan, queue, &run, num_wait, wait, event);

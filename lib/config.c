@@ -221,6 +221,8 @@ static const char *mma_obstacle(const kda_context *ctx, const kda_problem *p,
 static kda_status choose_mma(const kda_context *ctx, const kda_problem *p, struct kda_config *c)
 {
     int64_t tiles = p->max_sequences * p->value_heads * (p->value_dim / 64);
+    if (ctx->device->is_cpu)
+        kda_log(ctx, KDA_LOG_WARN, "no matrix units: plain OpenCL C says what they would, slowly");
     c->engine = KDA_ENGINE_MMA;
     c->chunk = 64;
     c->scan_vec = c->scan_rows = 1; /* no kernel of that kind: one lane's columns, for padding */

@@ -10,7 +10,9 @@
  * awake, and an idle pool costs nothing.
  *
  * SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE /* CPU_COUNT */
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
@@ -141,10 +143,21 @@ static void *help(void *arg)
     return NULL;
 }
 
+/* Cores that this process may use: containers and task sets leave fewer than there are. */
+static int32_t count_cores(void)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+#ifdef CPU_COUNT
+    cpu_set_t allowed;
+    if (!sched_getaffinity(0, sizeof allowed, &allowed))
+        cores = CPU_COUNT(&allowed);
+#endif
+    return cores < 1 ? 1 : cores > MOST_THREADS ? MOST_THREADS : (int32_t)cores;
+}
+
 struct kda_pool *kda_pool_create(const kda_context *ctx, int32_t threads)
 {
-    const long online = sysconf(_SC_NPROCESSORS_ONLN);
-    const int32_t cores = online < 1 ? 1 : online > MOST_THREADS ? MOST_THREADS : (int32_t)online;
+    const int32_t cores = count_cores();
     if (!threads)
         threads = cores;
     struct kda_pool *pool = calloc(1, sizeof *pool + (size_t)threads * sizeof pool->helper[0]);

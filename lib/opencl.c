@@ -58,7 +58,8 @@ static kda_status choose_device(kda_context *ctx, const kda_context_params *para
     if (d->id)
         return KDA_OK;
     kda_log(ctx, params->backend == KDA_OPENCL ? KDA_LOG_ERROR : KDA_LOG_INFO,
-            "no OpenCL device was found: clGetPlatformIDs and clGetDeviceIDs name none");
+            "no OpenCL %s was found: clGetPlatformIDs and clGetDeviceIDs name none",
+            params->backend == KDA_OPENCL ? "device" : "GPU or accelerator");
     return KDA_NO_DEVICE;
 }
 

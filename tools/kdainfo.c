@@ -83,11 +83,12 @@ static int read_options(int argc, char **argv, struct options *options)
 }
 
 /* Adds a device's page; worst collects the exit codes. */
-static void add_device(cJSON *report, const struct spec_device *device,
+static void add_device(cJSON *report, const struct spec_device *device, kda_vectors vectors,
                        const struct options *options, int *worst)
 {
-    kda_context_params params = *kda_context_params(.backend = device ? KDA_OPENCL : KDA_CPU,
-                                                    .device = device ? device->id : NULL);
+    kda_context_params params =
+        *kda_context_params(.backend = device ? KDA_OPENCL : KDA_CPU,
+                            .device = device ? device->id : NULL, .vectors = vectors);
     char spec[32] = "cpu";
     cJSON *page = cJSON_CreateObject();
     cJSON_AddItemToArray(cJSON_GetObjectItem(report, "devices"), page);
@@ -152,9 +153,9 @@ int main(int argc, char **argv)
     cJSON_AddArrayToObject(report, "devices");
     for (size_t i = 0; i < count; ++i)
         if (!options.device || list[i].id == only.device)
-            add_device(report, &list[i], &options, &exit_code);
+            add_device(report, &list[i], KDA_VECTORS_AUTO, &options, &exit_code);
     if (!options.device || !only.device)
-        add_device(report, NULL, &options, &exit_code);
+        add_device(report, NULL, only.vectors, &options, &exit_code);
     print_report(report, &options);
     cJSON_Delete(report);
     free(list);
