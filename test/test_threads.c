@@ -1,7 +1,7 @@
 /* Objects shared by threads: one plan used by all, many plans made and used on one context at once,
- * and contexts of the CPU backend that come and go. Each thread has its own tensors and
- * holds its results to those of a call made alone. Run under ThreadSanitizer (meson setup
- * -Db_sanitize=thread) the CPU backend's locking is proved too.
+ * and contexts of the CPU backend that come and go. Each thread has its own tensors and holds its
+ * results to those of a call made alone. Under ThreadSanitizer (.ci/test) the CPU backend's locking
+ * is proved too.
  *
  * SPDX-License-Identifier: MIT */
 #include <string.h>
