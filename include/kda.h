@@ -289,7 +289,8 @@ typedef struct kda_problem {
     kda_schedule schedule;
     kda_engine engine; /* any but AUTO makes the schedule chunkwise */
     /* n > 0, at most 2^31-1: calls may store each sequence's state after every n of its tokens
-     * (kda_args). With KDA_SCHEDULE_CHUNKWISE a multiple of the chunk. */
+     * (kda_args). With KDA_SCHEDULE_CHUNKWISE a multiple of the chunk; with KDA_SCHEDULE_AUTO one
+     * that is no multiple of .chunk, or of 16, has every sequence go token by token. */
     int64_t checkpoint_every;
     int32_t chunk; /* tokens in a chunk: 16, 32 or 64; 0 = chosen for the device */
     /* OpenCL: most bytes that kda_plan_workspace may come to; 0 = chosen for the device. Long calls
