@@ -61,14 +61,6 @@ static void ck_says(const char *output, const char *what)
     ck_assert_msg(strstr(output, what), "does not say \"%s\" but\n%.2000s", what, output);
 }
 
-static void set_env(const char *name, const char *value)
-{
-    if (value)
-        setenv(name, value, 1);
-    else
-        unsetenv(name);
-}
-
 /* check_outcome for long outputs, of which a message of Check's has no room for more. */
 static void ck_exit(const struct outcome *o, int code)
 {
@@ -118,6 +110,29 @@ START_TEST(test_bench_json)
     cJSON_Delete(document);
 }
 END_TEST
+
+static void set_env(const char *name, const char *value)
+{
+    if (value)
+        setenv(name, value, 1);
+    else
+        unsetenv(name);
+}
+
+/* Takes all OpenCL drivers from the programs; returns what show_drivers needs. */
+static char *hide_drivers(void)
+{
+    const char *named = getenv("OCL_ICD_VENDORS");
+    char *kept = named ? strdup(named) : NULL;
+    setenv("OCL_ICD_VENDORS", "/nonexistent", 1);
+    return kept;
+}
+
+static void show_drivers(char *kept)
+{
+    set_env("OCL_ICD_VENDORS", kept);
+    free(kept);
+}
 
 /* Fields of a line, commas inside quotes not counting. */
 static int count_fields(const char *line)
@@ -301,7 +316,7 @@ START_TEST(test_info_cache)
                 {"", "c", "h", NULL},
                 {NULL, NULL, NULL, NULL}};
     char *home = strdup(getenv("HOME"));
-    setenv("OCL_ICD_VENDORS", "/nonexistent", 1); /* drivers have caches of their own there */
+    char *drivers = hide_drivers(); /* which have caches of their own there */
     ck_assert(!mkdir("c", 0700) && !mkdir("c/kda", 0700));
     write_bytes("c/kda/kda-1", "12345", 5);
     for (size_t i = 0; i < COUNT(rows); ++i) {
@@ -319,7 +334,7 @@ START_TEST(test_info_cache)
         }
         cJSON_Delete(report);
     }
-    unsetenv("OCL_ICD_VENDORS");
+    show_drivers(drivers);
     set_env("KDA_CACHE_DIR", "");
     set_env("XDG_CACHE_HOME", NULL);
     set_env("HOME", home);
@@ -343,10 +358,10 @@ END_TEST
 /* Without any driver: what is missing, how to get it, and the CPU backend's page all the same. */
 START_TEST(test_info_without_opencl)
 {
-    setenv("OCL_ICD_VENDORS", "/nonexistent", 1);
+    char *drivers = hide_drivers();
     struct outcome o = run(kdainfo, NULL);
     struct outcome absent = run(kdainfo, "--device", "0:0");
-    unsetenv("OCL_ICD_VENDORS");
+    show_drivers(drivers);
     ck_exit(&o, EXIT_SUCCESS);
     ck_says(o.out, "no OpenCL driver is installed");
     ck_says(o.out, "pocl-opencl-icd");
