@@ -338,8 +338,7 @@ kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __globa
         }
         if (lid == SENDER)
             stores_read();
-        part_barrier(part,
-                     PART); /* sums are there, rows have been read, the last turn's images too */
+        part_barrier(part, PART); /* sums are there; rows and the last turn's images are read */
         PHASE
         if (lid < 64) {
 #if KDA_NORM_QK
@@ -363,7 +362,7 @@ kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __globa
         }
         part_barrier(part, PART); /* operands, norms and totals are there */
         PHASE
-        if (warp < 8) {
+        {
             const int eight = warp & 3;
             float d[4];
             MULTIPLY(d, warp >> 2, eight, eight);
@@ -372,8 +371,8 @@ kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __globa
             else
                 SCATTER_NEAR(d, 3, eight)
         }
-        if (lid >= PART - 256 && lid < PART - 64) { /* the pairs within 4 tokens */
-            const int n = lid - (PART - 256), p = n >> 6, at = n & 63, pair = 2 * p + (at >> 1 & 1);
+        if (lid < 192) { /* the pairs within 4 tokens */
+            const int p = lid >> 6, at = lid & 63, pair = 2 * p + (at >> 1 & 1);
             const int i = (at & ~3) + PAIR_TOKEN(pair), j = (at & ~3) + PAIR_KEY(pair);
             const float sum = SUM(SUM_PAIRS + p, at) * norms[j].s0;
             if (at & 1)
@@ -394,14 +393,14 @@ kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __globa
             MULTIPLY(d, 1, rows8, keys8);
             SCATTER_FAR(d, 5, rows8, keys8)
         }
-        if (warp < 8) {
+        {
             const int rows8 = warp >> 1, keys8 = (rows8 & 2) + (warp & 1);
             float d[4];
             MULTIPLY(d, 0, rows8, keys8);
             SCATTER_FAR(d, 4, rows8, keys8)
         }
-        if (lid >= PART - 256 && lid < PART - 128) {
-            const int c = lid - (PART - 256);
+        if (lid < 128) {
+            const int c = lid;
             float before = 1.0f, behind = 1.0f;
             UNROLL
             for (int b = 0; b < BLOCKS; b++) {
