@@ -292,7 +292,8 @@ typedef struct kda_problem {
      * (kda_args). With KDA_SCHEDULE_CHUNKWISE a multiple of the chunk; with KDA_SCHEDULE_AUTO one
      * that is no multiple of .chunk, or of 16, has every sequence go token by token. */
     int64_t checkpoint_every;
-    int32_t chunk; /* tokens in a chunk: 16, 32 or 64; 0 = chosen for the device */
+    int32_t chunk; /* tokens in a chunk: 16, 32 or 64; 0 = chosen for the device, the only value
+                    * with KDA_SCHEDULE_RECURRENT */
     /* OpenCL: most bytes that kda_plan_workspace may come to; 0 = chosen for the device. Long calls
      * of the chunkwise schedule are cut into pieces that fit; the result does not depend on it. */
     size_t max_workspace;
@@ -321,8 +322,9 @@ KDA_API size_t kda_plan_describe(const kda_plan *plan, char *text, size_t n);
  * state is its slot, of checkpoints their number. Strides are not negative; those of an output let
  * no two elements coincide, and no element of an output may belong to another tensor (final_state:
  * see there), which is not checked.
- * Ignored by a_log, dt_bias and the tensors of integers, which are packed. Both mem and host NULL:
- * absent. */
+ * Ignored by a_log, dt_bias and the tensors of integers, which are packed. A buffer of an input
+ * must not be CL_MEM_WRITE_ONLY, of an output not CL_MEM_READ_ONLY. Both mem and host NULL: absent.
+ */
 typedef struct kda_input {
     cl_mem mem;
     const void *host;
@@ -375,7 +377,7 @@ typedef struct kda_args {
     kda_output checkpoints;
 
     /* kda_enqueue: at least kda_plan_workspace(plan) bytes, for this call alone until it has
-     * finished; offset is a multiple of 128. */
+     * finished; read and written; offset is a multiple of 128. */
     struct {
         cl_mem mem;
         size_t offset, size;

@@ -150,15 +150,19 @@ static size_t describe(const kda_plan *plan, char *text, size_t n)
 
 /* ---- Run -------------------------------------------------------------------------------- */
 
-/* A caller's buffer must be of this context and hold so many bytes from an offset. */
+/* A caller's buffer must be of this context, hold so many bytes from an offset, and not have been
+ * made for what its kernels don't do with it. */
 static kda_status check_buffer(const kda_context *ctx, const char *name, cl_mem mem, size_t offset,
-                               size_t bytes)
+                               size_t bytes, cl_mem_flags forbidden)
 {
     size_t size = 0;
     cl_context owner = NULL;
+    cl_mem_flags flags = 0;
     cl_int err = clGetMemObjectInfo(mem, CL_MEM_SIZE, sizeof size, &size, NULL);
     if (!err)
         err = clGetMemObjectInfo(mem, CL_MEM_CONTEXT, sizeof owner, &owner, NULL);
+    if (!err)
+        err = clGetMemObjectInfo(mem, CL_MEM_FLAGS, sizeof flags, &flags, NULL);
     if (err && err != CL_INVALID_MEM_OBJECT)
         return kda_cl_check(ctx, err, "clGetMemObjectInfo");
     KDA_REQUIRE(ctx, !err, "kda_args.%s.mem is not an OpenCL buffer (%s)", name,
@@ -168,6 +172,9 @@ static kda_status check_buffer(const kda_context *ctx, const char *name, cl_mem 
     KDA_REQUIRE(ctx, offset <= size && bytes <= size - offset,
                 "kda_args.%s needs %zu bytes from offset %zu, its buffer has %zu", name, bytes,
                 offset, size);
+    KDA_REQUIRE(ctx, !(flags & forbidden), "kda_args.%s.mem: kernels %s it, so not %s", name,
+                flags & forbidden & CL_MEM_READ_ONLY ? "write" : "read",
+                flags & forbidden & CL_MEM_READ_ONLY ? "CL_MEM_READ_ONLY" : "CL_MEM_WRITE_ONLY");
     return KDA_OK;
 }
 
@@ -177,11 +184,12 @@ static kda_status check_buffers(const kda_context *ctx, const struct kda_run *ru
     for (int i = 0; !st && i < KDA_TENSORS; i++) {
         const struct kda_tensor *t = &run->tensor[i];
         if (t->mem)
-            st = check_buffer(ctx, t->name, t->mem, t->offset, kda_tensor_span(t));
+            st = check_buffer(ctx, t->name, t->mem, t->offset, kda_tensor_span(t),
+                              t->output ? CL_MEM_READ_ONLY : CL_MEM_WRITE_ONLY);
     }
     if (!st && run->workspace.mem)
         st = check_buffer(ctx, "workspace", run->workspace.mem, run->workspace.offset,
-                          run->workspace.size);
+                          run->workspace.size, CL_MEM_READ_ONLY | CL_MEM_WRITE_ONLY);
     return st;
 }
 

@@ -119,6 +119,8 @@ static kda_status resolve_choices(const kda_context *ctx, kda_problem *p)
         p->schedule = KDA_SCHEDULE_CHUNKWISE;
     KDA_REQUIRE(ctx, p->chunk == 0 || p->chunk == 16 || p->chunk == 32 || p->chunk == 64,
                 "kda_problem.chunk must be 0, 16, 32 or 64 (is %d)", (int)p->chunk);
+    KDA_REQUIRE(ctx, p->schedule != KDA_SCHEDULE_RECURRENT || !p->chunk,
+                "kda_problem.chunk must be 0 with KDA_SCHEDULE_RECURRENT (is %d)", (int)p->chunk);
     KDA_REQUIRE(ctx,
                 p->schedule != KDA_SCHEDULE_CHUNKWISE || !p->checkpoint_every ||
                     p->checkpoint_every % (p->chunk ? p->chunk : 16) == 0,

@@ -135,7 +135,7 @@ void check_guards(const struct call *call, const struct call *before);
 /* Words that many calls begin with. RECURRENT: what the chunkwise schedule does not promise.
  * PROBE_V writes each value over the last one and reads it back, so that o_t = v_t for any decay;
  * PROBE_D writes once, then only decays. */
-#define RECURRENT "schedule=recurrent engine=auto "
+#define RECURRENT "schedule=recurrent engine=auto chunk=0 "
 #define PROBE_V "q=1 k=1 beta=1 v=count "
 #define PROBE_D "q=1 k=first beta=1 v=1 "
 

@@ -7,7 +7,7 @@
 #include "test_api.h"
 
 enum where { HOST = 1, DEVICE = 2, ANYWHERE = HOST | DEVICE };
-enum whom { STRIDED = 1, PACKED = 2, ANY = STRIDED | PACKED };
+enum whom { STRIDED = 1, PACKED = 2, ANY = STRIDED | PACKED, INPUTS = 4, OUTPUTS = 8 };
 
 /* Any address will do where the call must not look behind it. */
 static cl_mem some_mem(void)
@@ -100,6 +100,16 @@ static void foreign_buffer(const struct trial *t, kda_input *view)
     view->mem = t->rig->foreign_mem;
 }
 
+static void buffer_not_to_be_read(const struct trial *t, kda_input *view)
+{
+    view->mem = t->rig->write_only;
+}
+
+static void buffer_not_to_be_written(const struct trial *t, kda_input *view)
+{
+    view->mem = t->rig->read_only;
+}
+
 #define FAULT(where, whom, status, words, change)                                                  \
     {                                                                                              \
         where, whom, status, words, change, #change                                                \
@@ -126,6 +136,10 @@ static const struct fault {
     FAULT(DEVICE, ANY, KDA_INVALID, "bytes", offset_near_the_end_of_numbers),
     FAULT(DEVICE, STRIDED, KDA_INVALID, "bytes", stride_too_far),
     FAULT(DEVICE, ANY, KDA_INVALID, "context", foreign_buffer),
+    FAULT(DEVICE, INPUTS, KDA_INVALID, "CL_MEM_WRITE_ONLY", buffer_not_to_be_read),
+    FAULT(DEVICE, OUTPUTS, KDA_INVALID, "CL_MEM_READ_ONLY", buffer_not_to_be_written),
+    FAULT(DEVICE, OUTPUTS, KDA_OK, "", buffer_not_to_be_read),
+    FAULT(DEVICE, INPUTS, KDA_OK, "", buffer_not_to_be_written),
 };
 
 static const struct fault *fault;
@@ -161,7 +175,8 @@ static bool befalls(const struct fault *f, const struct view *view)
 {
     if (f->change == half_an_element && view == &views[FRESH]) /* its elements are bytes */
         return false;
-    return f->whom & (view->strided ? STRIDED : PACKED) && (f->where & HOST || rig->device);
+    const int kind = (view->strided ? STRIDED : PACKED) | (view->output ? OUTPUTS : INPUTS);
+    return f->whom & kind && (f->where & HOST || rig->device);
 }
 
 void add_views(Suite *suite)

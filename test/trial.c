@@ -107,11 +107,14 @@ static void open_queues(struct rig *rig)
         must(rig->mem[i], "clCreateBuffer");
     }
     rig->spare = clCreateBuffer(context, CL_MEM_READ_WRITE, SPARE_BYTES, NULL, &code);
+    rig->read_only = clCreateBuffer(context, CL_MEM_READ_ONLY, SPARE_BYTES, NULL, &code);
+    rig->write_only = clCreateBuffer(context, CL_MEM_WRITE_ONLY, SPARE_BYTES, NULL, &code);
     rig->foreign = clCreateContext(NULL, 1, &rig->device, NULL, NULL, &code);
     must(rig->foreign, "clCreateContext");
     rig->foreign_mem = clCreateBuffer(rig->foreign, CL_MEM_READ_WRITE, FOREIGN_BYTES, NULL, &code);
     rig->foreign_queue = clCreateCommandQueue(rig->foreign, rig->device, 0, &code);
-    must(rig->spare && rig->foreign_mem && rig->foreign_queue, "OpenCL objects");
+    must(rig->spare && rig->read_only && rig->write_only && rig->foreign_mem && rig->foreign_queue,
+         "OpenCL objects");
 }
 
 static void rig_open(struct rig *rig, const kda_context_params *wanted)
@@ -149,6 +152,8 @@ static void rig_close(struct rig *rig)
         for (int i = 0; i < TENSORS; i++)
             clReleaseMemObject(rig->mem[i]);
         clReleaseMemObject(rig->spare);
+        clReleaseMemObject(rig->read_only);
+        clReleaseMemObject(rig->write_only);
         clReleaseMemObject(rig->foreign_mem);
         clReleaseCommandQueue(rig->queue);
         clReleaseCommandQueue(rig->foreign_queue);

@@ -85,7 +85,8 @@ struct rig {
     void *host[TENSORS];
     cl_mem mem[TENSORS];
     cl_mem workspace[BASES]; /* what the plan asks for, no more */
-    cl_mem spare;            /* larger than any tensor */
+    cl_mem spare;            /* larger than any tensor, as are the next two */
+    cl_mem read_only, write_only;
     cl_command_queue queue;
     /* A second OpenCL context on the same device: what comes from it is foreign. */
     cl_context foreign;
