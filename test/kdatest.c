@@ -6,6 +6,7 @@
 
 #include "spec.h"
 
+#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,9 +46,9 @@ static int usage(const char *option, const char *value)
 
 static bool read_seed(const char *text)
 {
-    char *end;
-    harness_seed = strtoull(text, &end, 10);
-    return end != text && !*end;
+    errno = 0;
+    harness_seed = strtoull(text, NULL, 10);
+    return *text && !text[strspn(text, "0123456789")] && !errno;
 }
 
 static bool read_level(const char *text, enum level *level)

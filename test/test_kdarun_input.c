@@ -285,6 +285,17 @@ START_TEST(test_usage)
 }
 END_TEST
 
+START_TEST(test_vectors_that_there_are_not)
+{
+    static const char *const specs[] = {"cpu:64", "cpu:", "CPU:512x"};
+    sample_write(&s, "in");
+    struct outcome o =
+        run_arguments((const char *const[]){"--device", specs[_i], "in", "out", NULL});
+    CHECK_OUTCOME(&o, EXIT_INPUT, specs[_i], "none, 128, 256 or 512");
+    check_precious();
+}
+END_TEST
+
 START_TEST(test_device_that_is_not_there)
 {
     static const char *const specs[] = {"no such thing", "99:0", "0:99", "99999999999999999999:0"};
@@ -356,6 +367,7 @@ START_TEST(test_verbose)
     sample_write(&s, "in");
     struct outcome o = kdarun("--verbose", "--schedule", "recurrent", "in", "result");
     CHECK_OUTCOME(&o, 0, "schedule=recurrent");
+    ck_assert_ptr_null(strstr(strstr(o.err, "schedule=") + 1, "schedule=")); /* once */
     ck_assert_str_eq(o.out, "");
 }
 END_TEST
@@ -374,6 +386,7 @@ Suite *suite_input(void)
     tcase_add_test(tcase, test_nothing_to_check);
     tcase_add_loop_test(tcase, test_bad_output, 0, 6);
     tcase_add_loop_test(tcase, test_usage, 0, 13);
+    tcase_add_loop_test(tcase, test_vectors_that_there_are_not, 0, 3);
     tcase_add_loop_test(tcase, test_device_that_is_not_there, 0, 4);
     tcase_add_test(tcase, test_devices_by_name);
     tcase_add_test(tcase, test_engine_that_the_device_lacks);

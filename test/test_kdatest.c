@@ -73,6 +73,11 @@ START_TEST(test_misuse)
     CHECK_OUTCOME(&o, EXIT_INPUT, "--tap needs --device");
     o = run_kdatest("--device", "cpu", "--call", "H=1", "--tap", "none/tap");
     CHECK_OUTCOME(&o, EXIT_INPUT, "none/tap");
+    static const char *const seeds[] = {"-1", "+1", " 1", "1x", "", "18446744073709551616"};
+    for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) {
+        o = run_kdatest("--device", "cpu", "--call", "H=1", "--seed", seeds[i]);
+        CHECK_OUTCOME(&o, EXIT_INPUT, "--seed");
+    }
     CHECK_FOLDER(NULL);
 }
 END_TEST

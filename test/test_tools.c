@@ -221,7 +221,8 @@ static const struct {
 } misuses[] = {
     {{"--device", "cpu", "8x2x8", "8x2x8/bf17"}, "problem '8x2x8/bf17': 'bf17'"},
     {{"8x2x8/hv3"}, "'hv3'"},
-    {{""}, "problem ''"},
+    {{"8x2xq"}, "problem '8x2xq': sizes"},
+    {{""}, "problem '': sizes"},
     {{"--json", "--csv", "8x2x8"}, "--json contradicts --csv"},
     {{"--repeat", "0", "8x2x8"}, "--repeat"},
     {{"--repeat", "4x", "8x2x8"}, "--repeat"},
@@ -233,6 +234,7 @@ static const struct {
     {{"--tempo", "8x2x8"}, "--tempo"},
     {{"--device"}, "--device"},
     {{"--device", "", "8x2x8"}, "--device"},
+    {{"--device", "cpu:64", "8x2x8"}, "none, 128, 256 or 512"},
 };
 
 START_TEST(test_bench_misuse)

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char usage[] =
     "usage: kdabench [options] [PROBLEM...]\n"
@@ -223,7 +224,8 @@ static void free_problems(struct problems *problems)
     free(problems->list);
 }
 
-/* All or none; says which is wrong. */
+/* All or none; says which is wrong. A reason begins with the part that it is about, which may be
+ * all of the problem. */
 static bool read_problems(struct problems *problems, const char *const *texts, size_t count)
 {
     char why[256] = "out of memory";
@@ -234,9 +236,15 @@ static bool read_problems(struct problems *problems, const char *const *texts, s
             break;
         ++problems->count;
     }
-    if (problems->count < count)
-        fprintf(stderr, "kdabench: problem '%s': %s\n", texts[problems->count], why);
-    return problems->count == count;
+    if (problems->count == count)
+        return true;
+    const char *text = texts[problems->count];
+    const bool all = *why == '\'' && !strncmp(why + 1, text, strlen(text));
+    if (all)
+        fprintf(stderr, "kdabench: problem %s\n", why);
+    else
+        fprintf(stderr, "kdabench: problem '%s': %s\n", text, why);
+    return false;
 }
 
 static void list_problems(const struct problems *problems)

@@ -249,8 +249,6 @@ static int execute(struct run *r)
     if (status)
         return refused(r, "kda_plan_create", status);
     kda_plan_describe(r->plan, r->what, sizeof(r->what));
-    if (r->options.verbose)
-        fprintf(stderr, "%s\n", r->what);
     if (!job_allocate(&r->job, error))
         return input_error(error);
     status = kda_execute(r->plan, &r->job.args);

@@ -134,6 +134,10 @@ int spec_resolve(const char *spec, kda_context_params *params)
         fprintf(stderr, "--device: empty; must be %s\n", SPEC_HELP);
         return EXIT_INPUT;
     }
+    if (!cpu && !strncasecmp(spec, "cpu:", 4)) {
+        fprintf(stderr, "--device %s: after cpu: stands none, 128, 256 or 512\n", spec);
+        return EXIT_INPUT;
+    }
     if (cpu || !strcasecmp(spec, "auto")) {
         params->backend = cpu ? KDA_CPU : KDA_AUTO;
         return 0;
