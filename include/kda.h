@@ -49,8 +49,9 @@
  * CONVENTIONS
  * - Parameter structs begin with their own size, which the macro of the same name fills in
  *   (C++: `kda_args a = {}; a.struct_size = sizeof a;`, then members). Zero always means the
- * default, and structs grow at the end only, so a program built against an older header keeps
- * working. A struct from a newer header is accepted as long as the members unknown here are zero.
+ *   default, and structs grow at the end only, so a program built against an older header keeps
+ *   working. A struct from a newer header is accepted as long as the members unknown here are
+ *   zero.
  * - Parameter structs, and what they point to, are read during the call only; kda_args memory
  *   objects must live until the enqueued work has finished.
  * - create functions set the handle to NULL on failure; destroy functions take the handle's

@@ -20,10 +20,11 @@ struct options {
 };
 
 static const char help[] =
-    "usage: kdatest [OPTION]...\n"
+    "Usage: kdatest [OPTION]...\n"
     "\n"
     "Runs libkda's conformance suite and prints a summary for bug reports.\n"
     "\n"
+    "Options:\n"
     "  --device SPEC       " SPEC_HELP ";\n"
     "                      default: $KDA_TEST_DEVICE, else the CPU backend and every OpenCL "
     "device\n"
@@ -36,7 +37,15 @@ static const char help[] =
     "  --verbose           names every test, and every call before it runs\n"
     "  --help\n"
     "\n"
-    "Exit: 0 all passed, 1 a test failed, 2 bad usage, 3 a device is absent or does not work.\n";
+    "Exit status:\n"
+    "  0  all passed\n"
+    "  1  a test failed\n"
+    "  2  bad usage\n"
+    "  3  a device is absent or does not work\n"
+    "\n"
+    "Examples:\n"
+    "  $ kdatest --device 0:0\n"
+    "  $ kdatest --device cpu --level full --seed 2 --tap results.tap\n";
 
 static int usage(const char *option, const char *value)
 {

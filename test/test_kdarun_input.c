@@ -354,7 +354,7 @@ START_TEST(test_help_and_version)
 {
     struct outcome o = run_arguments((const char *const[]){"--help", NULL});
     CHECK_OUTCOME(&o, 0, "");
-    ck_assert_msg(strstr(o.out, "usage: kdarun"), "%s", o.out);
+    ck_assert_msg(strstr(o.out, "Usage: kdarun"), "%s", o.out);
     ck_assert_str_eq(o.err, "");
     o = run_arguments((const char *const[]){"--version", NULL});
     CHECK_OUTCOME(&o, 0, "");

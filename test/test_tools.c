@@ -260,8 +260,8 @@ START_TEST(test_help)
 {
     struct outcome o = run(_i ? kdainfo : kdabench, "--help");
     ck_exit(&o, EXIT_SUCCESS);
-    ck_says(o.out, _i ? "usage: kdainfo" : "usage: kdabench");
-    ck_says(o.out, "exit: 0");
+    ck_says(o.out, _i ? "Usage: kdainfo" : "Usage: kdabench");
+    ck_says(o.out, "\nExit status:\n  0  fine");
     ck_assert_str_eq(o.err, "");
 }
 END_TEST

@@ -1,24 +1,6 @@
 /* kdainfo's parts. Everything found goes into one JSON document, which is printed as it is or
- * rendered for people, so that neither form knows more than the other:
- *
- *     {"kda": version,
- *      "note": why there is no platform, absent if there is one,
- *      "cache": {"dir": folder of built programs, "programs": files there before this run,
- * "bytes"}; absent if there is to be none, "platforms": [{"index", "name", "vendor", "version",
- * "devices": how many, "note": why none}], "devices": [{"spec": for --device, "name", "platform":
- * absent for the CPU backend, "properties": {name: value, null where the driver does not say},
- *                   "notes": [what the driver answered there],
- *                   "error": why the library can't use the device; nothing follows then,
- *                   "facts": [{"name", "value", "source"}],
- *                   "types": [{"type", "status", "why"}],
- *                   "engines": [{"schedule", "engine", "status", "why"}],
- *                   "measured": {"copy_bytes_per_s", "f32_flops_per_s", "empty_kernel_s"}; with
- *                   --measure, and what could not be measured is absent,
- *                   "models": [{"model", "problem", "status", "why", "plan", "plan_create_s"}],
- *                   "selftest": [{"problem", "status", "why", "out_error", "state_error"}],
- *                   "log": [{"level", "line"}]}]}
- *
- * status is a kda_status without its prefix, or WRONG where a result was; why is absent when OK.
+ * rendered for people, so that neither form knows more than the other. kdainfo --help says what is
+ * in the document.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef INFO_H

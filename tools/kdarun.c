@@ -13,13 +13,14 @@
 #include "spec.h"
 
 static const char help[] =
-    "usage: kdarun [options] IN.safetensors [OUT.safetensors]\n"
+    "Usage: kdarun [options] IN.safetensors [OUT.safetensors]\n"
     "\n"
     "Runs Kimi Delta Attention on the tensors of IN (q, k, v, g, beta, ...) as its metadata say, "
     "and\n"
     "writes o and final_state to OUT, and checkpoints if checkpoint_every is set: one after every\n"
     "so many tokens of each sequence, packed in the order of the sequences.\n"
     "\n"
+    "Options:\n"
     "  --check            compare the results with the tensors o, final_state and checkpoints of "
     "IN\n"
     "                     and print the errors; OUT, if given, is written whatever they are\n"
@@ -44,12 +45,17 @@ static const char help[] =
     "tokens, or one sequence's state), and largest error / largest expected value. The first two "
     "may\n"
     "reach the bound, the last %d times the bound.\n"
-    "\n" SPEC_CACHE_HELP "\n"
-    "Exit: 0 fine, 1 wrong result, 2 bad usage or input, 3 device absent or unable.\n"
     "\n"
-    "  kdarun --check case.safetensors                       is this machine's answer right?\n"
-    "  kdarun --device 0:0 in.safetensors out.safetensors    on the first OpenCL device\n"
-    "  kdarun --set gate=bounded --set gate_bound=-5 --out-dtype f32 in.safetensors "
+    "Exit status:\n"
+    "  0  fine\n"
+    "  1  a wrong result\n"
+    "  2  bad usage or input\n"
+    "  3  the device is absent or not able\n"
+    "\n" SPEC_CACHE_HELP "\n"
+    "Examples:\n"
+    "  $ kdarun --check case.safetensors  # is this machine's answer right?\n"
+    "  $ kdarun --device 0:0 in.safetensors out.safetensors  # on the first OpenCL device\n"
+    "  $ kdarun --set gate=bounded --set gate_bound=-5 --out-dtype f32 in.safetensors "
     "out.safetensors\n";
 
 struct options {

@@ -43,8 +43,9 @@ const char *spec_cache_dir(void);
 
 /* For --help. */
 #define SPEC_CACHE_HELP                                                                            \
-    "Built OpenCL programs are kept in $KDA_CACHE_DIR (nowhere if it is empty; not set:\n"         \
-    "$XDG_CACHE_HOME/kda or ~/.cache/kda).\n"
+    "Environment:\n"                                                                               \
+    "  KDA_CACHE_DIR  where built OpenCL programs are kept; empty: nowhere; not set:\n"            \
+    "                 $XDG_CACHE_HOME/kda or ~/.cache/kda\n"
 
 /* A kda_log_fn: "level: line" on stderr. */
 void spec_log(void *data, kda_log_level level, const char *line);
