@@ -44,12 +44,12 @@
  * each role a part of one of the two matrices:
  *     same block:        key j and a share of the slab's channels, 16 sums
  *     different blocks:  row i of a block and key j of another, one sum for each pair of blocks
- * A role is one work-item's where the work-group has 512; a smaller one takes them in passes. Then
- * the slabs' memory holds T and R, as rows of whole blocks up to the diagonal, and after that T and
- * COLUMNS columns at a time of what T is multiplied with. At C = 64, K = 128 that is
- *     three slabs of C x 128   99 KiB, or of C x 32   27 KiB
- *     T and R                  24 KiB
- *     T, and C x COLUMNS       42 KiB, or C x 64      26 KiB
+ * A work-group that has fewer items than there are roles takes them in passes. Then the slabs'
+ * memory holds T and R, as rows of whole blocks up to the diagonal, and after that T and COLUMNS
+ * columns at a time of what T is multiplied with. At K = 128 that is, for C = 32 and 64,
+ *     three slabs of C x 128   50, 99 KiB, or of C x 32   14, 27 KiB
+ *     T and R                  8, 24 KiB
+ *     T, and C x COLUMNS       19, 42 KiB, or C x 64      11, 26 KiB
  *
  * BARRIERS. Every one stands in the kernel itself, none in a branch: see step.cl. The functions are
  * what happens between two of them.

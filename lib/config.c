@@ -181,12 +181,18 @@ static cl_ulong scan_bytes(const struct kda_config *c)
     return floats * sizeof(float);
 }
 
-/* The largest chunk that divides the distance of checkpoints. */
-static int32_t choose_chunk(const kda_problem *p, int32_t preferred)
+/* 32 tokens, or what divides the distance of checkpoints. For GEMMs on a GPU 64: half the launches.
+ *
+ * Tokens x heads, K = V = 128, f32, bounded gate, H200, driver 580.159, 2026-11-30, us:
+ *     C     64 x 32    1024 x 32    8192 x 32
+ *     16    67         431          3060
+ *     32    56         288          1980
+ *     64    84         332          2440 */
+static int32_t choose_chunk(const kda_problem *p, bool is_cpu, kda_engine engine)
 {
     if (p->chunk)
         return p->chunk;
-    int32_t chunk = preferred;
+    int32_t chunk = engine == KDA_ENGINE_CLBLAST && !is_cpu ? 64 : 32;
     while (chunk > 16 && p->checkpoint_every % chunk)
         chunk /= 2;
     return chunk;
@@ -290,14 +296,13 @@ static bool choose_scan(const struct kda_device *d, const kda_problem *p, struct
 }
 
 /* Sequences of so many tokens take less time token by token, by what was measured on 2026-11-29
- * with bf16, a bounded gate and K = V = 128:
+ * and 30 with a bounded gate and K = V = 128, bf16 unless said:
  *
  *     device                       tokens x heads    recurrent    in chunks
- *     H200, driver 580.159         48 x 32           60 us        80 us
- *                                  64 x 32, f32      63           81
- *                                  128 x 32          150          91
- *                                  64 x 96           98           119
- *                                  16 of 64 x 32     329          468
+ *     H200, driver 580.159         32 x 32, f32      33 us        51 us
+ *                                  48 x 32, f32      47           53
+ *                                  64 x 32, f32      61           56
+ *                                  128 x 32, f32     117          66
  *     PoCL 3.1, EPYC, two cores    16 x 32           2.0 ms       2.9 ms
  *                                  24 x 32           2.8          3.1
  *                                  32 x 32           3.8          3.1
@@ -305,7 +310,7 @@ static bool choose_scan(const struct kda_device *d, const kda_problem *p, struct
  *                                  64 x 4            40           19 */
 static int32_t step_limit(const struct kda_device *d)
 {
-    return d->is_cpu ? 27 : 80;
+    return d->is_cpu ? 27 : 48;
 }
 
 static kda_status choose_chunkwise(const kda_context *ctx, const kda_problem *p,
@@ -314,7 +319,7 @@ static kda_status choose_chunkwise(const kda_context *ctx, const kda_problem *p,
     const struct kda_device *d = ctx->device;
     c->engine = p->engine == KDA_ENGINE_CLBLAST ? KDA_ENGINE_CLBLAST : KDA_ENGINE_FUSED;
     c->gemm_wg = 64;
-    c->chunk = choose_chunk(p, d->is_cpu ? 32 : 64);
+    c->chunk = choose_chunk(p, d->is_cpu, c->engine);
     c->step_limit = p->schedule == KDA_SCHEDULE_CHUNKWISE ? 0 : step_limit(d);
     choose_prepare(d, p, c);
     /* AUTO does not take it: its kernels as they stand have yet to be checked on matrix units. */
