@@ -227,8 +227,6 @@ static const struct {
     {{"--repeat", "0", "8x2x8"}, "--repeat"},
     {{"--repeat", "4x", "8x2x8"}, "--repeat"},
     {{"--time", "-1", "8x2x8"}, "--time"},
-    {{"--threads", "0", "8x2x8"}, "--threads"},
-    {{"--threads", "1025", "8x2x8"}, "--threads"},
     {{"--time", "nan", "8x2x8"}, "--time"},
     {{"--time", "soon", "8x2x8"}, "--time"},
     {{"--tempo", "8x2x8"}, "--tempo"},
@@ -471,6 +469,7 @@ int main(int argc, char **argv)
     SRunner *runner = srunner_create(suite_problem());
     srunner_add_suite(runner, suite_programs());
     srunner_add_suite(runner, suite_bench_files(kdabench));
+    srunner_add_suite(runner, suite_bench_threads(kdabench));
     srunner_add_suite(runner, suite_kdatest(kdatest));
     srunner_set_fork_status(runner, CK_NOFORK);
     srunner_run_all(runner, CK_NORMAL);

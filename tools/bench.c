@@ -55,7 +55,8 @@ bool bench_open(struct bench *b, const kda_context_params *params, bool verbose)
     own.log_data = b;
     own.launch_data = b;
     own.log_level = verbose ? KDA_LOG_DEBUG : KDA_LOG_WARN;
-    b->failure.status = kda_context_create(&b->ctx, &own);
+    b->params = own;
+    b->failure.status = kda_context_create(&b->ctx, &b->params);
     if (b->failure.status)
         return false;
     if (kda_context_backend(b->ctx) == KDA_OPENCL)
@@ -66,6 +67,14 @@ bool bench_open(struct bench *b, const kda_context_params *params, bool verbose)
              machine_cores() > 1 ? "s" : "");
     b->small = true;
     return true;
+}
+
+bool bench_threads(struct bench *b, int32_t threads)
+{
+    kda_context_destroy(&b->ctx);
+    b->params.threads = threads;
+    b->failure.status = kda_context_create(&b->ctx, &b->params);
+    return !b->failure.status;
 }
 
 void bench_close(struct bench *b)

@@ -17,6 +17,7 @@ struct failure {
 };
 
 struct bench {
+    kda_context_params params; /* of the context */
     kda_context *ctx;
     cl_command_queue queue; /* in order, with profiling; NULL: the CPU backend */
     cl_kernel empty;        /* does nothing; NULL where it does not build */
@@ -29,6 +30,7 @@ struct bench {
     double launch_s;     /* what the host takes to enqueue it with an event */
     bool verbose;
     bool kernels;           /* results tell of each kernel: on_launch is bench_on_launch */
+    bool scaling;           /* results are of several numbers of threads */
     struct kernel_log *log; /* of launches, while not NULL */
     struct failure failure; /* the library's last error, then what was made of it */
 };
@@ -37,6 +39,8 @@ struct bench {
  * launches with the bench as its data. */
 bool bench_open(struct bench *b, const kda_context_params *params, bool verbose);
 void bench_close(struct bench *b);
+/* CPU backend: goes on with so many threads, in a new context. False: why is in failure. */
+bool bench_threads(struct bench *b, int32_t threads);
 /* Files a failed OpenCL call as the failure; true for CL_SUCCESS. */
 bool bench_cl(struct bench *b, cl_int code, const char *call);
 
@@ -74,7 +78,9 @@ struct bench_result {
                                  * kda_execute */
     struct bench_times enqueue; /* OpenCL: kda_enqueue by the clock */
     struct bench_kernel kernel[BENCH_KERNELS];
-    size_t kernels; /* known; 0 unless asked for */
+    size_t kernels;             /* known; 0 unless asked for */
+    int32_t threads;            /* 0 unless several numbers are compared; then also */
+    double speedup, efficiency; /* against the first number; a thread's share of that */
 };
 
 /* bench_run.c: checks the problem's result, then times it on the same plan and memory. */
@@ -108,6 +114,8 @@ struct cJSON;
 struct bench_report {
     enum bench_form form;
     int width;          /* of the longest problem */
+    bool scaling;       /* as in struct bench */
+    size_t columns;     /* of a table */
     size_t rows;        /* printed */
     struct cJSON *json; /* the document, whatever the form */
 };

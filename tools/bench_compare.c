@@ -52,10 +52,17 @@ static double number_of(const cJSON *row, const char *name)
     return cJSON_GetNumberValue(cJSON_GetObjectItem(row, name));
 }
 
-static const cJSON *find_row(const cJSON *document, const char *problem)
+/* The same problem; where both know of how many threads, the same number. */
+static bool alike(const cJSON *a, const cJSON *b)
+{
+    double n = number_of(a, "threads"), m = number_of(b, "threads");
+    return !strcmp(text_of(a, "problem"), text_of(b, "problem")) && !(n < m || n > m);
+}
+
+static const cJSON *find_row(const cJSON *document, const cJSON *wanted)
 {
     const cJSON *row = cJSON_GetObjectItem(document, "results")->child;
-    while (row && strcmp(text_of(row, "problem"), problem))
+    while (row && !alike(row, wanted))
         row = row->next;
     return row;
 }
@@ -101,7 +108,7 @@ static void print_missing(const cJSON *from, const cJSON *other, const char *nam
     const cJSON *row;
     cJSON_ArrayForEach(row, cJSON_GetObjectItem(from, "results"))
     {
-        if (!find_row(other, text_of(row, "problem")))
+        if (!find_row(other, row))
             printf("only in %s: %s\n", name, text_of(row, "problem"));
     }
 }
@@ -118,7 +125,7 @@ static int compare_documents(const cJSON *a, const cJSON *b)
     printf("\n%-*s  %10s  %10s  %6s\n", width, "problem", "A us", "B us", "B/A");
     cJSON_ArrayForEach(row, cJSON_GetObjectItem(a, "results"))
     {
-        if (!(other = find_row(b, text_of(row, "problem"))))
+        if (!(other = find_row(b, row)))
             continue;
         ++shared;
         worse += !compare_rows(row, other, width);

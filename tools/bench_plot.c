@@ -54,6 +54,11 @@ static void add_row(struct panel *panel, const cJSON *row)
     if (panel->count == MOST_POINTS || !problem || !cJSON_IsNumber(y) ||
         !split(problem, panel->of_heads, p))
         return;
+    const cJSON *threads = cJSON_GetObjectItem(row, "threads");
+    if (cJSON_IsNumber(threads)) {
+        const size_t used = strlen(p->curve);
+        snprintf(p->curve + used, sizeof p->curve - used, " on %d", threads->valueint);
+    }
     p->y = y->valuedouble;
     ++panel->count;
 }

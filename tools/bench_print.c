@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 /* The table's columns after the problem: a member of the row, in which unit, how wide; errors take
- * two digits, all else four. */
+ * two digits, all else four. The last ones compare numbers of threads. */
 static const struct column {
     const char *title, *member;
     double unit;
@@ -27,7 +27,10 @@ static const struct column {
     {"GFLOP/s", "flops_per_s", 1e9, 7},
     {"% of f32", "f32_share", 0.01, 8},
     {"host us", "enqueue_median_s", 1e-6, 7},
+    {"speed-up", "speedup", 1, 8},
+    {"% each", "efficiency", 0.01, 6},
 };
+enum { SCALING_COLUMNS = 2 };
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -95,6 +98,9 @@ static cJSON *make_row(const struct bench *b, const struct problem *problem,
     add_number(row, "enqueue_median_s", device, r->enqueue.median);
     add_number(row, "plan_create_s", ran, r->plan_s);
     add_text(row, "plan", r->plan);
+    add_number(row, "threads", r->threads, r->threads);
+    add_number(row, "speedup", timed && r->threads, r->speedup);
+    add_number(row, "efficiency", timed && r->threads, r->efficiency);
     return row;
 }
 
@@ -119,8 +125,8 @@ static void print_device(const struct bench *b)
 
 static void print_header(const struct bench_report *report)
 {
-    printf("%-*s", report->width, "problem");
-    for (size_t i = 0; i < COUNT(columns); ++i)
+    printf("%-*s%s", report->width, "problem", report->scaling ? "  threads" : "");
+    for (size_t i = 0; i < report->columns; ++i)
         printf("  %*s", columns[i].width, columns[i].title);
     printf("  plan\n");
 }
@@ -152,8 +158,10 @@ static void print_line(const struct bench_report *report, const cJSON *row)
 {
     const char *status = row_text(row, "status");
     printf("%-*s", report->width, row_text(row, "problem"));
+    if (report->scaling)
+        printf("  %7d", cJSON_GetObjectItem(row, "threads")->valueint);
     if (cJSON_IsNumber(cJSON_GetObjectItem(row, "median_s"))) {
-        for (size_t i = 0; i < COUNT(columns); ++i)
+        for (size_t i = 0; i < report->columns; ++i)
             print_cell(&columns[i], row);
         printf("  %s", row_text(row, "plan"));
     }
@@ -229,6 +237,8 @@ void bench_report_open(struct bench_report *report, enum bench_form form, const 
                        const struct problem *problems, size_t count)
 {
     *report = (struct bench_report){.form = form, .width = (int)strlen("problem")};
+    report->scaling = b->scaling;
+    report->columns = COUNT(columns) - (b->scaling ? 0 : SCALING_COLUMNS);
     for (size_t i = 0; i < count; ++i) {
         int width = (int)problem_print(&problems[i], NULL, 0);
         report->width = width > report->width ? width : report->width;

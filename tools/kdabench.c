@@ -36,7 +36,8 @@ static const char usage[] =
     "\n"
     "Options:\n"
     "  -d, --device SPEC   " SPEC_HELP "\n"
-    "  -T, --threads N     on the CPU backend, 1 to 1024 (a core each)\n"
+    "  -T, --threads N,..  on the CPU backend, 1 to 1024 (a core each); of several numbers each\n"
+    "                      problem has a row each, and shares are of the largest's limits\n"
     "  -n, --repeat N      time N calls of each problem\n"
     "  -t, --time SECONDS  time calls for so long, 3 calls at least (default 1)\n"
     "  -l, --list          print the problems in canonical form, and end\n"
@@ -67,6 +68,8 @@ static const char usage[] =
     "                      and their share of the measured rate of f32 multiply-adds; more than\n"
     "                      100 is possible on matrix units\n"
     "  host                what kda_enqueue itself takes; compare with the empty kernel's\n"
+    "  speed-up, % each    with several --threads: what is gained over the first number of them,\n"
+    "                      and that for each thread\n"
     "Inputs are normal random numbers, the same in every run.\n"
     "\n"
     "Exit status:\n"
@@ -77,7 +80,7 @@ static const char usage[] =
     "\n" SPEC_CACHE_HELP "\n"
     "Examples:\n"
     "  $ kdabench --device cpu 256x32x128/softplus\n"
-    "  $ for n in 1 2 4; do kdabench --device cpu --threads $n 1024x32x128; done\n"
+    "  $ kdabench --device cpu --threads 1,2,4 1024x32x128 decode:1x32x128\n"
     "  $ kdabench --device nvidia decode:64x96x128 8192x96x128 --csv > k3.csv\n"
     "  $ kdabench --json 8192x32x128 > new.json; kdabench --compare old.json new.json\n"
     "  $ kdabench --plot length.svg 1024x32x128 4096x32x128 16384x32x128\n"
@@ -98,11 +101,14 @@ static const char *const cpu_problems[] = {
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
+enum { MOST_COUNTS = 16 };
+
 struct options {
     const char *device;
     struct bench_effort effort;
     enum bench_form form;
-    int32_t threads;
+    int32_t threads[MOST_COUNTS]; /* numbers of them, of which there are */
+    int counts;
     bool list, verbose, kernels;
     const char *plot, *compare;
 };
@@ -121,12 +127,27 @@ static bool read_repeat(const char *text, struct bench_effort *effort)
     return !errno && end != text && !*end && effort->repeat >= 1 && effort->repeat <= 1000000;
 }
 
-static bool read_threads(const char *text, int32_t *threads)
+/* Numbers, with commas between them. */
+static bool read_threads(const char *text, struct options *options)
 {
     char *end;
-    const long n = strtol(text, &end, 10);
-    *threads = n < 1 || n > 1024 ? 0 : (int32_t)n;
-    return end != text && !*end && *threads;
+    for (options->counts = 0; options->counts < MOST_COUNTS; text = end + 1) {
+        const long n = strtol(text, &end, 10);
+        if (end == text || n < 1 || n > 1024)
+            return false;
+        options->threads[options->counts++] = (int32_t)n;
+        if (*end != ',')
+            return !*end;
+    }
+    return false;
+}
+
+static int32_t most_threads(const struct options *options)
+{
+    int32_t most = 0;
+    for (int i = 0; i < options->counts; ++i)
+        most = options->threads[i] > most ? options->threads[i] : most;
+    return most;
 }
 
 static bool read_time(const char *text, struct bench_effort *effort)
@@ -143,8 +164,8 @@ static const char *read_number(int letter, const char *text, struct options *opt
         return "--repeat is a number from 1 to 1000000, not ";
     if (letter == 't' && !read_time(text, &options->effort))
         return "--time is a number of seconds from 0 to 86400, not ";
-    if (letter == 'T' && !read_threads(text, &options->threads))
-        return "--threads is a number from 1 to 1024, not ";
+    if (letter == 'T' && !read_threads(text, options))
+        return "--threads is up to 16 numbers from 1 to 1024, commas between them, not ";
     return NULL;
 }
 
@@ -278,6 +299,31 @@ static int worse(int exit_code, const struct bench_result *result)
     return exit_code;
 }
 
+/* A problem with each number of threads; returns what the exit code becomes. */
+static int measure_problem(struct bench *b, const struct options *options,
+                           const struct problem *problem, struct bench_report *report,
+                           int exit_code)
+{
+    const int runs = b->scaling ? options->counts : 1;
+    double first = 0;
+    for (int i = 0; i < runs; ++i) {
+        struct bench_result result = {0};
+        if (!b->scaling || bench_threads(b, options->threads[i]))
+            bench_run(b, problem, &options->effort, &result);
+        else
+            result.failure = b->failure;
+        if (b->scaling) {
+            result.threads = options->threads[i];
+            first = i ? first : result.call.median;
+            result.speedup = first / result.call.median;
+            result.efficiency = result.speedup * options->threads[0] / options->threads[i];
+        }
+        bench_report_row(report, b, problem, &result);
+        exit_code = worse(exit_code, &result);
+    }
+    return exit_code;
+}
+
 static int measure(struct bench *b, const struct options *options, const struct problems *problems)
 {
     struct bench_report report;
@@ -286,12 +332,8 @@ static int measure(struct bench *b, const struct options *options, const struct 
     bench_limits(b);
     bench_progress("", "");
     bench_report_open(&report, options->form, b, problems->list, problems->count);
-    for (size_t i = 0; i < problems->count; ++i) {
-        struct bench_result result;
-        bench_run(b, &problems->list[i], &options->effort, &result);
-        bench_report_row(&report, b, &problems->list[i], &result);
-        exit_code = worse(exit_code, &result);
-    }
+    for (size_t i = 0; i < problems->count; ++i)
+        exit_code = measure_problem(b, options, &problems->list[i], &report, exit_code);
     if (options->plot && !bench_plot(report.json, options->plot))
         exit_code = refuse("--plot: gnuplot is missing or cannot write ", options->plot);
     bench_report_close(&report);
@@ -303,7 +345,7 @@ static int open_and_measure(const struct options *options, struct problems *prob
 {
     struct bench b;
     kda_context_params params =
-        *kda_context_params(.backend = KDA_AUTO, .threads = options->threads);
+        *kda_context_params(.backend = KDA_AUTO, .threads = most_threads(options));
     params.on_launch = options->kernels ? bench_on_launch : NULL;
     int exit_code = spec_resolve(options->device, &params);
     if (exit_code)
@@ -315,7 +357,10 @@ static int open_and_measure(const struct options *options, struct problems *prob
         exit_code = EXIT_INPUT;
     } else if (options->list) {
         list_problems(problems);
+    } else if (b.queue && options->counts > 1) {
+        exit_code = refuse("several --threads need the CPU backend", "");
     } else {
+        b.scaling = options->counts > 1;
         exit_code = measure(&b, options, problems);
     }
     bench_close(&b);
