@@ -62,7 +62,7 @@ static void name_opencl(void)
 bool device_open(const kda_context_params *params)
 {
     device = (struct device){.ctx = NULL};
-    worst = (struct worst){.out = {0}};
+    memset(worst, 0, sizeof(worst));
     kda_context_params p = *params;
     p.log = log_line;
     p.log_level = KDA_LOG_WARN;

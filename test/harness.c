@@ -21,7 +21,7 @@
 uint64_t harness_seed;
 const char *harness_words = "";
 bool harness_verbose;
-struct worst worst;
+struct worst worst[ARITHMETICS];
 
 /* What the running test has made, the newest first. */
 static struct made {
@@ -253,9 +253,17 @@ static void fail_at_worst(const struct call *call, int id, const double *want,
               bound);
 }
 
+/* Whether a plan's description has some words. */
+static bool plan_has(const kda_plan *plan, const char *words)
+{
+    char text[256];
+    kda_plan_describe(plan, text, sizeof(text));
+    return strstr(text, words);
+}
+
 /* Elements that are not expected count as right: check_untouched is about them. */
-static void check_values(const struct call *call, int id, const double *want, size_t window,
-                         double bound)
+static void check_values(const struct call *call, const kda_plan *plan, int id, const double *want,
+                         size_t window, double bound)
 {
     const struct tensor *t = &call->tensor[id];
     int64_t n = tensor_elements(t);
@@ -272,7 +280,8 @@ static void check_values(const struct call *call, int id, const double *want, si
     free(reference);
     if (!error_within(&e, bound))
         fail_at_worst(call, id, want, &e, bound);
-    double *largest = id == OUT ? &worst.out[t->type] : &worst.state[t->type];
+    struct worst *of = &worst[plan_has(plan, "engine=mma") ? BY_MATRIX_UNITS : BY_F32];
+    double *largest = id == OUT ? &of->out[t->type] : &of->state[t->type];
     if (call->slack == 1)
         *largest = fmax(*largest, fmax(e.rms, e.window));
 }
@@ -282,9 +291,7 @@ static void check_values(const struct call *call, int id, const double *want, si
  * engines may use the tensors' type inside. */
 static double bound_of(const struct call *call, const kda_plan *plan, int id)
 {
-    char text[256];
-    kda_plan_describe(plan, text, sizeof(text));
-    const bool recurrent = strstr(text, "schedule=recurrent");
+    const bool recurrent = plan_has(plan, "schedule=recurrent");
     const kda_dtype type = recurrent ? KDA_F32 : call->tensor[Q].type;
     const kda_dtype result = call->tensor[id].type;
     double bound = id == OUT ? fmax(error_bound_out(type), error_bound_out(result))
@@ -299,7 +306,7 @@ static void check_expected(const struct call *call, const kda_plan *plan,
 {
     for (int id = 0; id < TENSORS; id++)
         if (want->of[id])
-            check_values(call, id, want->of[id], id == OUT ? ERROR_WINDOW : 1,
+            check_values(call, plan, id, want->of[id], id == OUT ? ERROR_WINDOW : 1,
                          bound_of(call, plan, id));
 }
 

@@ -41,11 +41,12 @@ extern const char *harness_words;
 /* Whether each call is printed before it runs: the last one printed is the one that crashed. */
 extern bool harness_verbose;
 
-/* The largest errors since device_open, by the type of the result (kda_dtype). */
-struct worst {
+/* The largest errors since device_open, by the type of the result (kda_dtype): of plans whose
+ * arithmetic is f32, and of those whose products round to bf16. */
+enum arithmetic { BY_F32, BY_MATRIX_UNITS, ARITHMETICS };
+extern struct worst {
     double out[KDA_BF16 + 1], state[KDA_BF16 + 1];
-};
-extern struct worst worst;
+} worst[ARITHMETICS];
 
 /* Every test case has this as its checked teardown: frees what the test made, shows progress. */
 void harness_teardown(void);

@@ -118,10 +118,18 @@ static void print_plan(void)
     kda_plan_destroy(&plan);
 }
 
+/* Rms errors by the type of the result, of types that there were. */
 static void print_worst(const char *what, const double *worst_of)
 {
-    printf("%s f32 %.2g, f16 %.2g, bf16 %.2g\n", what, worst_of[KDA_F32], worst_of[KDA_F16],
-           worst_of[KDA_BF16]);
+    static const char *const types[] = {[KDA_F32] = "f32", [KDA_F16] = "f16", [KDA_BF16] = "bf16"};
+    const char *between = what;
+    for (int type = KDA_F32; type <= KDA_BF16; type++) {
+        if (worst_of[type] > 0)
+            printf("%s%s %.2g", between, types[type], worst_of[type]);
+        between = worst_of[type] > 0 ? ", " : between;
+    }
+    if (between != what)
+        printf("\n");
 }
 
 static void print_summary(const struct options *o, int passed, int failed)
@@ -135,8 +143,10 @@ static void print_summary(const struct options *o, int passed, int failed)
            (unsigned long long)harness_seed, harness_words);
     printf("tests     %d passed, %d failed, %d skipped\n", passed, failed, report_skipped());
     report_print_skips();
-    print_worst("worst     rms error of out:  ", worst.out);
-    print_worst("          rms error of state:", worst.state);
+    print_worst("worst     rms error of out: ", worst[BY_F32].out);
+    print_worst("          of states: ", worst[BY_F32].state);
+    print_worst("          by matrix units, of out: ", worst[BY_MATRIX_UNITS].out);
+    print_worst("          by matrix units, of states: ", worst[BY_MATRIX_UNITS].state);
     printf("-----------------\n");
 }
 

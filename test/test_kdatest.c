@@ -8,14 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *kdatest;
+static const char *kdatest, *kdatest_wrong;
 
-static struct outcome run_list(const char *const *arguments)
+static struct outcome run_list(const char *tool, const char *const *arguments)
 {
-    program = kdatest;
+    program = tool;
     return run_arguments(arguments);
 }
-#define run_kdatest(...) run_list((const char *const[]){__VA_ARGS__, NULL})
+#define run_kdatest(...) run_list(kdatest, (const char *const[]){__VA_ARGS__, NULL})
+#define run_kdatest_wrong(...) run_list(kdatest_wrong, (const char *const[]){__VA_ARGS__, NULL})
 
 static void ck_says(const char *output, const char *what)
 {
@@ -61,6 +62,35 @@ START_TEST(test_skips)
 }
 END_TEST
 
+/* What computes wrongly does not pass, and its errors are not among the worst of the right ones. */
+START_TEST(test_wrong_result)
+{
+    struct outcome o = run_kdatest_wrong("--device", "cpu", "--call", "H=1 K=2 V=2 lengths=3");
+    ck_assert_int_eq(o.code, EXIT_WRONG);
+    ck_says(o.out, "out [0, 0, 0] is ");
+    ck_says(o.out, "\ntests     0 passed, 1 failed, 0 skipped\n");
+}
+END_TEST
+
+/* The errors of products in bf16 stand in lines of their own. Where PoCL is not, the rest holds. */
+START_TEST(test_worst)
+{
+    struct outcome o = run_kdatest("--device", "cpu", "--call", "H=1 K=16 V=16 lengths=30");
+    ck_assert_int_eq(o.code, EXIT_SUCCESS);
+    ck_says(o.out, "\nworst     rms error of out: f32 ");
+    ck_says(o.out, "\n          of states: f32 ");
+    ck_assert_ptr_null(strstr(o.out, "matrix units"));
+    o = run_kdatest("--device", "Portable", "--call",
+                    "engine=mma schedule=chunkwise dtype=bf16 H=1 K=128 V=64 lengths=65 norm=1");
+    if (o.code == EXIT_NO_DEVICE)
+        return;
+    ck_assert_int_eq(o.code, EXIT_SUCCESS);
+    ck_says(o.out, "\n          by matrix units, of out: bf16 ");
+    ck_says(o.out, "\n          by matrix units, of states: f32 ");
+    ck_assert_ptr_null(strstr(o.out, "rms error of out: "));
+}
+END_TEST
+
 START_TEST(test_misuse)
 {
     char *device = getenv("KDA_TEST_DEVICE");
@@ -82,14 +112,17 @@ START_TEST(test_misuse)
 }
 END_TEST
 
-Suite *suite_kdatest(const char *path)
+Suite *suite_kdatest(const char *path, const char *wrong_path)
 {
     Suite *suite = suite_create("kdatest");
     TCase *tcase = tcase_create("kdatest");
     kdatest = path;
+    kdatest_wrong = wrong_path;
     tcase_add_checked_fixture(tcase, folder_enter, folder_leave);
     tcase_add_test(tcase, test_tap);
     tcase_add_test(tcase, test_skips);
+    tcase_add_test(tcase, test_wrong_result);
+    tcase_add_test(tcase, test_worst);
     tcase_add_test(tcase, test_misuse);
     suite_add_tcase(suite, tcase);
     return suite;

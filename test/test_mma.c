@@ -22,7 +22,9 @@ static bool has_mma(void)
             return true;
     return strstr(device.driver, "Portable Computing Language");
 }
-#define NEEDS_MMA NEEDS(has_mma(), "no matrix units, and plain OpenCL C would build for minutes")
+#define NEEDS_MMA                                                                                  \
+    NEEDS(device.id, "the CPU backend has no matrix units");                                       \
+    NEEDS(has_mma(), "no matrix units, and plain OpenCL C would build for minutes")
 
 static const char *const calls[] = {
     "H=2 V=128 lengths=200 " MODEL BOUNDED,

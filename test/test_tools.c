@@ -1,6 +1,6 @@
 /* kdabench and kdainfo as their users see them: what they print, in each form, and how they end.
  *
- *     test_tools KDABENCH KDABENCH_WRONG KDAINFO KDAINFO_WRONG KDATEST
+ *     test_tools KDABENCH KDABENCH_WRONG KDAINFO KDAINFO_WRONG KDATEST KDATEST_WRONG
  *
  * The _WRONG ones are the same programs on a library that computes wrongly (wrong_execute.c) and,
  * kdainfo, on OpenCL at its worst (fake_opencl.c).
@@ -17,8 +17,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static char *kdabench, *kdabench_wrong, *kdainfo, *kdainfo_wrong,
-    *kdatest; /* the last: test_kdatest.c */
+static char *kdabench, *kdabench_wrong, *kdainfo, *kdainfo_wrong, *kdatest,
+    *kdatest_wrong; /* the last two: test_kdatest.c */
 
 static struct outcome run_list(const char *tool, const char *const *arguments)
 {
@@ -459,18 +459,19 @@ Suite *suite_programs(void)
 
 int main(int argc, char **argv)
 {
-    char **const programs[] = {&kdabench, &kdabench_wrong, &kdainfo, &kdainfo_wrong, &kdatest};
+    char **const programs[] = {&kdabench,      &kdabench_wrong, &kdainfo,
+                               &kdainfo_wrong, &kdatest,        &kdatest_wrong};
     for (int i = 0; i < COUNT(programs); ++i)
         if (argc != 1 + COUNT(programs) || !(*programs[i] = realpath(argv[1 + i], NULL))) {
-            fprintf(stderr,
-                    "usage: test_tools KDABENCH KDABENCH_WRONG KDAINFO KDAINFO_WRONG KDATEST\n");
+            fprintf(stderr, "usage: test_tools KDABENCH KDABENCH_WRONG KDAINFO KDAINFO_WRONG "
+                            "KDATEST KDATEST_WRONG\n");
             return EXIT_FAILURE;
         }
     SRunner *runner = srunner_create(suite_problem());
     srunner_add_suite(runner, suite_programs());
     srunner_add_suite(runner, suite_bench_files(kdabench));
     srunner_add_suite(runner, suite_bench_threads(kdabench));
-    srunner_add_suite(runner, suite_kdatest(kdatest));
+    srunner_add_suite(runner, suite_kdatest(kdatest, kdatest_wrong));
     srunner_set_fork_status(runner, CK_NOFORK);
     srunner_run_all(runner, CK_NORMAL);
     int failed = srunner_ntests_failed(runner);
