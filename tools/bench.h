@@ -22,12 +22,13 @@ struct bench {
     cl_command_queue queue; /* in order, with profiling; NULL: the CPU backend */
     cl_kernel empty;        /* does nothing; NULL where it does not build */
     char device[256], driver[128];
-    bool small;          /* a processor, by whatever way: short problems suit it */
-    bool by_clock;       /* the driver's event times are useless, so the clock is read instead */
-    double copy_bytes_s; /* bytes read plus bytes written each second by a large copy */
-    double f32_flops_s;  /* f32 multiply-adds, two operations each */
-    double empty_s;      /* an empty kernel; 0 on the CPU backend */
-    double launch_s;     /* what the host takes to enqueue it with an event */
+    bool small;            /* a processor, by whatever way: short problems suit it */
+    bool by_clock;         /* the driver's event times are useless, so the clock is read instead */
+    double copy_bytes_s;   /* bytes read plus bytes written each second by a large copy */
+    double f32_flops_s;    /* f32 multiply-adds, two operations each */
+    double matrix_flops_s; /* bf16 multiply-adds on matrix units; 0 without such units */
+    double empty_s;        /* an empty kernel; 0 on the CPU backend */
+    double launch_s;       /* what the host takes to enqueue it with an event */
     bool verbose;
     bool kernels;           /* results tell of each kernel: on_launch is bench_on_launch */
     bool scaling;           /* results are of several numbers of threads */
@@ -45,8 +46,14 @@ bool bench_threads(struct bench *b, int32_t threads);
 bool bench_cl(struct bench *b, cl_int code, const char *call);
 
 /* bench_limits.c (on the CPU backend bench_host.c): fills in by_clock, copy_bytes_s, f32_flops_s,
- * empty_s and launch_s; 0 where measuring failed. */
+ * matrix_flops_s, empty_s and launch_s; 0 where measuring failed. */
 void bench_limits(struct bench *b);
+/* The rate of bf16 products by matrix units, or by the plain OpenCL C that stands in for tests. */
+double bench_matrix_flops(struct bench *b, bool units);
+
+/* bench_matrix.c: a kernel of bf16 products that writes a float an item, for work-groups of 128;
+ * returns the operations of a work-group, 0: it does not build. */
+double bench_matrix_kernel(struct bench *b, bool units, cl_kernel *kernel);
 
 /* When to stop: after `repeat` timed calls, or if that is 0 after so many seconds. */
 struct bench_effort {

@@ -1,6 +1,6 @@
-/* What the device can do at best, measured: the bandwidth of a large copy, the rate of f32
- * multiply-adds, and the time of a kernel that does nothing. A call can't be faster than the last,
- * nor than its bytes at the first unless they sit in a cache; only matrix units beat the second.
+/* What the device can do at best, measured: the bandwidth of a large copy, the rates of f32
+ * multiply-adds and of bf16 products on matrix units, and the time of a kernel that does nothing. A
+ * call can't be faster than the last, nor than its bytes at the first unless they sit in a cache.
  *
  * SPDX-License-Identifier: MIT */
 #include "bench.h"
@@ -46,13 +46,14 @@ struct kernel_times {
     double event, clock;
 };
 
-static struct kernel_times time_kernel(struct bench *b, cl_kernel kernel, size_t items)
+static struct kernel_times time_kernel(struct bench *b, cl_kernel kernel, size_t items,
+                                       const size_t *group)
 {
     struct bench_samples events = {0}, clocks = {0};
     for (int run = 0; run <= RUNS; ++run) {
         cl_event event;
         double start = machine_seconds();
-        if (clEnqueueNDRangeKernel(b->queue, kernel, 1, NULL, &items, NULL, 0, NULL, &event))
+        if (clEnqueueNDRangeKernel(b->queue, kernel, 1, NULL, &items, group, 0, NULL, &event))
             break;
         bool finished = !clFinish(b->queue);
         double clock = machine_seconds() - start, seconds = bench_event_seconds(NULL, event);
@@ -92,7 +93,7 @@ static void measure_copy(struct bench *b, cl_context context, cl_kernel kernel)
         !clEnqueueFillBuffer(b->queue, from, &zero, sizeof zero, 0, bytes, 0, NULL, NULL) &&
         !clSetKernelArg(kernel, 0, sizeof from, &from) &&
         !clSetKernelArg(kernel, 1, sizeof to, &to)) {
-        struct kernel_times times = time_kernel(b, kernel, bytes / 16);
+        struct kernel_times times = time_kernel(b, kernel, bytes / 16, NULL);
         b->by_clock = times.event < 0.1 * times.clock;
         double seconds = b->by_clock ? times.clock : times.event;
         b->copy_bytes_s = seconds > 0 ? 2 * (double)bytes / seconds : 0;
@@ -103,18 +104,40 @@ static void measure_copy(struct bench *b, cl_context context, cl_kernel kernel)
         clReleaseMemObject(to);
 }
 
-static void measure_multiply_add(struct bench *b, cl_context context, cl_kernel kernel)
+/* Operations each second of a kernel that writes a float an item; 0: it does not run. */
+static double rate(struct bench *b, cl_kernel kernel, size_t items, const size_t *group,
+                   double flops)
 {
-    size_t items = b->small ? ITEMS : GPU_ITEMS;
-    cl_mem out = clCreateBuffer(context, CL_MEM_WRITE_ONLY, items * sizeof(float), NULL, NULL);
+    double seconds = 0;
+    cl_mem out = clCreateBuffer(kda_context_cl_context(b->ctx), CL_MEM_WRITE_ONLY,
+                                items * sizeof(float), NULL, NULL);
     if (!out)
-        return;
+        return 0;
     if (!clSetKernelArg(kernel, 0, sizeof out, &out)) {
-        struct kernel_times times = time_kernel(b, kernel, items);
-        double seconds = b->by_clock ? times.clock : times.event;
-        b->f32_flops_s = seconds > 0 ? (double)ITEM_FLOPS * (double)items / seconds : 0;
+        struct kernel_times times = time_kernel(b, kernel, items, group);
+        seconds = b->by_clock ? times.clock : times.event;
     }
     clReleaseMemObject(out);
+    return seconds > 0 ? flops / seconds : 0;
+}
+
+static void measure_multiply_add(struct bench *b, cl_context context, cl_kernel kernel)
+{
+    const size_t items = b->small ? ITEMS : GPU_ITEMS;
+    (void)context;
+    b->f32_flops_s = rate(b, kernel, items, NULL, (double)ITEM_FLOPS * (double)items);
+}
+
+double bench_matrix_flops(struct bench *b, bool units)
+{
+    const size_t group = 128, groups = units ? 2048 : 2;
+    cl_kernel kernel;
+    const double flops = bench_matrix_kernel(b, units, &kernel);
+    if (!flops)
+        return 0;
+    const double flops_s = rate(b, kernel, groups * group, &group, (double)groups * flops);
+    clReleaseKernel(kernel);
+    return flops_s;
 }
 
 static double time_launch(struct bench *b, cl_kernel kernel)
@@ -139,7 +162,7 @@ static void measure_empty(struct bench *b, cl_context context, cl_kernel kernel)
     (void)context;
     clRetainKernel(kernel);
     b->empty = kernel;
-    struct kernel_times times = time_kernel(b, kernel, 1);
+    struct kernel_times times = time_kernel(b, kernel, 1, NULL);
     b->empty_s = b->by_clock ? times.clock : times.event;
     b->launch_s = time_launch(b, kernel);
 }
@@ -169,24 +192,26 @@ static void measure_opencl(struct bench *b)
     clReleaseProgram(program);
 }
 
-/* A fact of the context's, as a number. */
-static int fact(const struct bench *b, const char *name)
+/* The value of a fact of the context's; "" if there is none of that name. */
+static const char *fact(const struct bench *b, const char *name)
 {
     kda_fact facts[64];
     const size_t n = kda_context_facts(b->ctx, facts, 64);
     for (size_t i = 0; i < n && i < 64; ++i)
         if (!strcmp(facts[i].name, name))
-            return atoi(facts[i].value);
-    return 0;
+            return facts[i].value;
+    return "";
 }
 
 void bench_limits(struct bench *b)
 {
     if (b->queue) {
         measure_opencl(b);
+        if (!strncmp(fact(b, "matrix_units"), "yes", 3))
+            b->matrix_flops_s = bench_matrix_flops(b, true);
         return;
     }
-    const int threads = fact(b, "threads");
+    const int threads = atoi(fact(b, "threads"));
     b->copy_bytes_s = bench_host_copy(threads);
-    b->f32_flops_s = bench_host_flops(threads, fact(b, "vectors"));
+    b->f32_flops_s = bench_host_flops(threads, atoi(fact(b, "vectors")));
 }

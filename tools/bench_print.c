@@ -114,6 +114,8 @@ static void print_device(const struct bench *b)
         printf("a large copy: not measured");
     if (b->f32_flops_s > 0)
         printf("; f32: %.4g GFLOP/s", 1e-9 * b->f32_flops_s);
+    if (b->matrix_flops_s > 0)
+        printf("; bf16 on matrix units: %.4g GFLOP/s", 1e-9 * b->matrix_flops_s);
     if (b->empty_s > 0)
         printf("; an empty kernel: %.4g us, %.3g us of the host's time to enqueue",
                1e6 * b->empty_s, 1e6 * b->launch_s);
@@ -227,6 +229,7 @@ static cJSON *make_document(const struct bench *b)
     add_text(device, "timed_by", b->queue && !b->by_clock ? "events" : "clock");
     add_number(device, "copy_bytes_per_s", b->copy_bytes_s > 0, b->copy_bytes_s);
     add_number(device, "f32_flops_per_s", b->f32_flops_s > 0, b->f32_flops_s);
+    add_number(device, "matrix_flops_per_s", b->matrix_flops_s > 0, b->matrix_flops_s);
     add_number(device, "empty_kernel_s", b->empty_s > 0, b->empty_s);
     add_number(device, "empty_enqueue_s", b->launch_s > 0, b->launch_s);
     cJSON_AddArrayToObject(document, "results");

@@ -122,6 +122,7 @@ void info_add_measured(cJSON *device, const kda_context_params *params)
         bench_limits(&b);
     add_measured(measured, "copy_bytes_per_s", b.copy_bytes_s);
     add_measured(measured, "f32_flops_per_s", b.f32_flops_s);
+    add_measured(measured, "matrix_flops_per_s", b.matrix_flops_s);
     add_measured(measured, "empty_kernel_s", b.empty_s);
     bench_close(&b);
 }

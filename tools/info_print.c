@@ -163,6 +163,7 @@ static void print_measured(const cJSON *device)
         double scale;
     } rows[] = {{"copy_bytes_per_s", "a large copy, in and out", "GB/s", 1e-9},
                 {"f32_flops_per_s", "f32 multiply-adds", "GFLOP/s", 1e-9},
+                {"matrix_flops_per_s", "bf16 on matrix units", "GFLOP/s", 1e-9},
                 {"empty_kernel_s", "an empty kernel", "us", 1e6}};
     if (list)
         printf("  measured\n");
