@@ -67,11 +67,21 @@ struct bench_times {
     size_t count;
 };
 
+/* bench_work.c: what a kernel's launches of one call have to move and to compute, by the problem
+ * and the plan's description; zeros for a kernel that has next to nothing to do. */
+struct bench_work {
+    double bytes, flops;
+};
+struct bench_work bench_work(const struct problem *p, const char *plan, const char *name);
+/* Whether a sequence of the problem goes in chunks. */
+bool bench_has_chunks(const struct problem *problem, const char *plan);
+
 /* The launches of one kernel in a call. */
 struct bench_kernel {
     char name[32];
     size_t launches;
     double seconds; /* of all of them, the median over calls */
+    struct bench_work work;
 };
 enum { BENCH_KERNELS = 8 };
 
@@ -110,9 +120,9 @@ double bench_event_seconds(cl_event before, cl_event last);
 
 /* bench_kernels.c: for kda_context_params.on_launch. */
 void bench_on_launch(void *data, const char *kernel, cl_event event);
-/* Has a call made some times, and files what each kernel took. */
-bool bench_kernels(struct bench *b, kda_plan *plan, const kda_args *args,
-                   struct bench_result *result);
+/* Has a problem's call made some times, and files what each kernel had to do and took. */
+bool bench_kernels(struct bench *b, const struct problem *problem, kda_plan *plan,
+                   const kda_args *args, struct bench_result *result);
 
 /* bench_print.c: one report in one of three forms; rows appear as they are measured, JSON at the
  * end. */

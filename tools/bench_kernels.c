@@ -1,4 +1,5 @@
-/* What each kernel of a call takes: the library tells of its launches, their events of their times.
+/* What each kernel of a call takes: the library tells of its launches, their events of their times,
+ * bench_work.c of what it is for.
  *
  * SPDX-License-Identifier: MIT */
 #include "bench.h"
@@ -63,8 +64,8 @@ static void clear(struct kernel_log *log, struct bench_result *result)
         result->kernel[i].launches = 0;
 }
 
-bool bench_kernels(struct bench *b, kda_plan *plan, const kda_args *args,
-                   struct bench_result *result)
+bool bench_kernels(struct bench *b, const struct problem *problem, kda_plan *plan,
+                   const kda_args *args, struct bench_result *result)
 {
     double seconds[CALLS][BENCH_KERNELS] = {{0}};
     struct kernel_log *log = malloc(sizeof *log);
@@ -84,6 +85,7 @@ bool bench_kernels(struct bench *b, kda_plan *plan, const kda_args *args,
         for (int call = 0; call < CALLS; ++call)
             bench_sample(&samples, seconds[call][i]);
         result->kernel[i].seconds = bench_summary(&samples).median;
+        result->kernel[i].work = bench_work(problem, result->plan, result->kernel[i].name);
     }
     result->kernels = whole ? result->kernels : 0;
     return fine;

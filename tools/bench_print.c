@@ -172,27 +172,56 @@ static void print_line(const struct bench_report *report, const cJSON *row)
     printf("\n");
 }
 
-/* Below its row: a kernel, how often a call launches it, what that takes. */
-static void print_kernels(const struct bench_report *report, const struct bench_result *r)
+/* A kernel's members are named as a row's. Shares are of the rates that it could reach. */
+static cJSON *make_kernel(const struct bench *b, const struct bench_kernel *k)
 {
-    for (size_t i = 0; i < r->kernels; ++i) {
-        const struct bench_kernel *k = &r->kernel[i];
-        char text[32];
-        print_digits(text, sizeof text, 1e6 * k->seconds);
-        printf("%-*s  %16s%9s  %zu launch%s\n", report->width, "", k->name, text, k->launches,
-               k->launches == 1 ? "" : "es");
-    }
+    cJSON *kernel = cJSON_CreateObject();
+    const bool works = k->seconds > 0 && k->work.bytes > 0;
+    const double bytes_s = k->work.bytes / k->seconds, flops_s = k->work.flops / k->seconds;
+    add_text(kernel, "name", k->name);
+    add_number(kernel, "launches", true, (double)k->launches);
+    add_number(kernel, "median_s", true, k->seconds);
+    add_number(kernel, "bytes", k->work.bytes > 0, k->work.bytes);
+    add_number(kernel, "flops", k->work.bytes > 0, k->work.flops);
+    add_number(kernel, "bytes_per_s", works, bytes_s);
+    add_number(kernel, "copy_share", works && b->copy_bytes_s > 0, bytes_s / b->copy_bytes_s);
+    add_number(kernel, "flops_per_s", works, flops_s);
+    add_number(kernel, "f32_share", works && b->f32_flops_s > 0, flops_s / b->f32_flops_s);
+    add_number(kernel, "matrix_share", works && b->matrix_flops_s > 0, flops_s / b->matrix_flops_s);
+    return kernel;
 }
 
-static void add_kernels(cJSON *row, const struct bench_result *r)
+static void add_kernels(cJSON *row, const struct bench *b, const struct bench_result *r)
 {
     cJSON *list = cJSON_AddArrayToObject(row, "kernels");
-    for (size_t i = 0; i < r->kernels; ++i) {
-        cJSON *kernel = cJSON_CreateObject();
-        cJSON_AddStringToObject(kernel, "name", r->kernel[i].name);
-        cJSON_AddNumberToObject(kernel, "launches", (double)r->kernel[i].launches);
-        cJSON_AddNumberToObject(kernel, "median_s", r->kernel[i].seconds);
-        cJSON_AddItemToArray(list, kernel);
+    for (size_t i = 0; i < r->kernels; ++i)
+        cJSON_AddItemToArray(list, make_kernel(b, &r->kernel[i]));
+}
+
+static double number_of(const cJSON *object, const char *name)
+{
+    return cJSON_GetNumberValue(cJSON_GetObjectItem(object, name));
+}
+
+/* Below its row: a kernel in the place of the errors, what it takes, how it stands to the limits;
+ * how often a call launches it, and what that has to do. */
+static void print_kernels(const struct bench_report *report, const cJSON *row)
+{
+    const cJSON *kernel;
+    cJSON_ArrayForEach(kernel, cJSON_GetObjectItem(row, "kernels"))
+    {
+        const double launches = number_of(kernel, "launches");
+        printf("%-*s  %*s", report->width, "", columns[0].width + 2 + columns[1].width,
+               row_text(kernel, "name"));
+        for (size_t i = 2; i < COUNT(columns); ++i)
+            print_cell(&columns[i], kernel);
+        printf("  %.0f launch%s", launches, launches > 1 ? "es" : "");
+        if (cJSON_IsNumber(cJSON_GetObjectItem(kernel, "bytes")))
+            printf(", %.4g MB, %.4g GFLOP", 1e-6 * number_of(kernel, "bytes"),
+                   1e-9 * number_of(kernel, "flops"));
+        if (cJSON_IsNumber(cJSON_GetObjectItem(kernel, "matrix_share")))
+            printf(", %.3g %% of matrix units", 100 * number_of(kernel, "matrix_share"));
+        printf("\n");
     }
 }
 
@@ -258,16 +287,16 @@ void bench_report_row(struct bench_report *report, const struct bench *b,
 {
     cJSON *row = make_row(b, problem, result);
     cJSON_AddItemToArray(cJSON_GetObjectItem(report->json, "results"), row);
-    if (report->form == BENCH_TABLE) {
-        print_line(report, row);
-        print_kernels(report, result);
-    }
     if (report->form == BENCH_CSV && !report->rows)
         print_csv_header(row);
     if (report->form == BENCH_CSV)
         print_csv(row);
     if (b->kernels)
-        add_kernels(row, result);
+        add_kernels(row, b, result);
+    if (report->form == BENCH_TABLE) {
+        print_line(report, row);
+        print_kernels(report, row);
+    }
     ++report->rows;
     fflush(stdout);
 }

@@ -66,17 +66,6 @@ static bool call_upload(struct call *call)
     return true;
 }
 
-/* Whether a sequence is longer than those that the plan says go token by token. */
-static bool has_chunks(const struct problem *problem, const char *plan)
-{
-    static const char key[] = "recurrent_up_to=";
-    const char *limit = strstr(plan, key);
-    bool longer = false;
-    for (int64_t n = 0; limit && n < problem->sequences; ++n)
-        longer |= problem->starts[n + 1] - problem->starts[n] > atoll(limit + sizeof key - 1);
-    return longer;
-}
-
 static bool call_prepare(struct call *call, const struct problem *problem)
 {
     if (!workload_create(&call->w, problem, BENCH_SEED))
@@ -217,7 +206,7 @@ static bool measure(struct call *call, const struct problem *problem,
         return false;
     result->plan_s = machine_seconds() - start;
     kda_plan_describe(call->plan, result->plan, sizeof result->plan);
-    call->several = has_chunks(problem, result->plan);
+    call->several = bench_has_chunks(problem, result->plan);
     bench_progress(text, "making the tensors");
     if (!call_prepare(call, problem))
         return false;
@@ -227,7 +216,7 @@ static bool measure(struct call *call, const struct problem *problem,
     bench_progress(text, "timing");
     return call_time(call, effort, result) &&
            (!call->b->kernels || !call->b->queue ||
-            bench_kernels(call->b, call->plan, &call->args, result));
+            bench_kernels(call->b, problem, call->plan, &call->args, result));
 }
 
 void bench_run(struct bench *b, const struct problem *problem, const struct bench_effort *effort,
