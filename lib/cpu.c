@@ -33,10 +33,14 @@
  */
 #define DIRECT_UP_TO 4
 
-/* Columns of a piece come in whole lines, and not fewer than these: what a token brings is made
- * ready once for each piece. */
+/* Columns of a piece come in whole lines, and not fewer than these. What a token brings is made
+ * ready once for each piece, which takes as long as so many columns. */
 #define LEAST_COLUMNS 32
-#define PIECES_PER_THREAD 3 /* so that threads end together */
+#define READY_COLUMNS 40
+
+/* Numbers of a state that a thread takes a token past in a ns, in the table above; reading and
+ * writing stored ones comes to a token more. */
+#define NUMBERS_PER_NS 27
 
 struct call {
     const kda_plan *plan;
@@ -63,16 +67,36 @@ static int32_t most_columns(const kda_problem *p, const struct kda_cpu_level *le
                                                                      : p->value_dim;
 }
 
+static int64_t pieces_of(const kda_problem *p, int32_t columns)
+{
+    return (p->value_dim + columns - 1) / columns;
+}
+
+/* What the thread with the most pieces takes, in columns. */
+static int64_t longest(const struct call *c, int32_t columns, int64_t threads)
+{
+    const kda_problem *p = &c->plan->problem;
+    const int64_t pieces = c->run->sequences * p->value_heads * pieces_of(p, columns);
+    return (pieces + threads - 1) / threads * (columns + READY_COLUMNS);
+}
+
 static void cut_columns(struct call *c, int64_t threads)
 {
     const kda_problem *p = &c->plan->problem;
-    const int64_t heads = c->run->sequences * p->value_heads, V = p->value_dim;
     int32_t columns = most_columns(p, c->level);
-    while (threads > 1 && c->level->most_columns && columns >= 2 * LEAST_COLUMNS &&
-           heads * ((V + columns - 1) / columns) < threads * PIECES_PER_THREAD)
-        columns = (int32_t)kda_lines((size_t)(columns + 1) / 2);
     c->columns = columns;
-    c->pieces = (V + columns - 1) / columns;
+    while (c->level->most_columns && columns >= 2 * LEAST_COLUMNS) {
+        columns = (int32_t)kda_lines((size_t)(columns + 1) / 2);
+        if (longest(c, columns, threads) < longest(c, c->columns, threads))
+            c->columns = columns;
+    }
+    c->pieces = pieces_of(p, c->columns);
+}
+
+static double estimate_ns(const kda_problem *p, const struct kda_run *run)
+{
+    return (double)(run->tokens + run->sequences) * p->value_heads * p->key_dim *
+           (p->value_dim + READY_COLUMNS) / NUMBERS_PER_NS;
 }
 
 /* A sequence without tokens: its state goes through untouched, bit for bit. */
@@ -240,7 +264,7 @@ static kda_status execute(kda_plan *plan, const struct kda_run *run)
     struct kda_pool *pool = plan->ctx->pool;
     const kda_problem *p = &plan->problem;
     struct call c = {.plan = plan, .run = run, .level = plan->ctx->cpu};
-    const int32_t lanes = kda_pool_threads(pool);
+    const int32_t lanes = kda_pool_lanes(pool, estimate_ns(p, run));
     cut_columns(&c, lanes);
     c.state_floats = state_floats(p, c.columns);
     c.lane_floats = lane_floats(p, c.level, c.columns);
@@ -248,7 +272,7 @@ static kda_status execute(kda_plan *plan, const struct kda_run *run)
     c.memory = aligned_alloc(KDA_LINE * sizeof(float), bytes);
     if (!c.memory)
         return kda_no_memory(plan->ctx, "the states at work", bytes);
-    kda_pool_run(pool, run->sequences * p->value_heads * c.pieces, run_item, &c);
+    kda_pool_run(pool, run->sequences * p->value_heads * c.pieces, lanes, run_item, &c);
     free(c.memory);
     return KDA_OK;
 }

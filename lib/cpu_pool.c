@@ -5,9 +5,10 @@
  * for who joins and leaves.
  *
  * Waking a thread costs the waker and the woken as much as a small call takes (8 and 7 us on a
- * virtual EPYC, 2026-11-30). So who runs out of work first looks for more as long as that, where
- * each thread can have a core, and only then sleeps: calls in close succession find all threads
- * awake, and an idle pool costs nothing.
+ * virtual EPYC, 2026-11-30). So a job has no more threads than are worth that, each of which wakes
+ * two more. And who runs out of work first looks for more as long as that, where each thread can
+ * have a core, and only then sleeps: jobs in close succession find threads awake, which are worth
+ * having for less, and an idle pool costs nothing.
  *
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE /* CPU_COUNT */
@@ -21,24 +22,27 @@
 #include "internal.h"
 
 #define LOOK_NS 20000
+#define WAKE_NS 16000 /* work that is worth waking a thread, */
+#define JOIN_NS 4000  /* and worth having one that is awake */
 #define MOST_THREADS 1024
 
 struct job {
     void (*fn)(void *, int64_t, int32_t);
     void *arg;
     int64_t count;
-    int32_t ranges;  /* one for each lane */
-    atomic_int busy; /* threads inside */
+    int32_t lanes;     /* that may take part; each has a range of items */
+    int32_t next_wake; /* the first of them whose thread may be asleep */
+    atomic_int busy;   /* threads inside */
     struct job *link;
     atomic_llong next[MOST_THREADS]; /* in each range: items from here on are not handed out yet */
 };
 
 struct kda_pool {
     pthread_mutex_t lock; /* guards everything below but what is atomic */
-    pthread_cond_t work, done;
-    struct job *jobs;    /* those that may be joined, oldest first */
-    atomic_int joinable; /* how many those are */
-    int32_t asleep;      /* helpers that wait for work */
+    pthread_cond_t done;
+    struct job *jobs;     /* those that may be joined, oldest first */
+    atomic_int joinable;  /* how many those are */
+    atomic_llong last_ns; /* when a job ended */
     bool look;
     atomic_bool quit;
     int32_t helpers;
@@ -46,6 +50,8 @@ struct kda_pool {
         pthread_t thread;
         struct kda_pool *pool;
         int32_t lane; /* a job's owner has 0 */
+        pthread_cond_t work;
+        bool asleep; /* waits for it */
     } helper[];
 };
 
@@ -72,14 +78,14 @@ static void unlink_job(struct kda_pool *pool, const struct job *job)
 /* Where a range of items begins, and where the one before it ends. */
 static int64_t range_begin(const struct job *job, int64_t range)
 {
-    return job->count * range / job->ranges;
+    return job->count * range / job->lanes;
 }
 
 /* An item that nobody has had, -1 if there is none. */
 static int64_t take(struct job *job, int32_t lane)
 {
-    for (int32_t i = 0; i < job->ranges; i++) {
-        const int32_t range = (lane + i) % job->ranges;
+    for (int32_t i = 0; i < job->lanes; i++) {
+        const int32_t range = (lane + i) % job->lanes;
         const int64_t end = range_begin(job, range + 1);
         if (atomic_load(&job->next[range]) >= end)
             continue;
@@ -90,11 +96,38 @@ static int64_t take(struct job *job, int32_t lane)
     return -1;
 }
 
+/* The first job that a lane has a part in. */
+static struct job *find_job(const struct kda_pool *pool, int32_t lane)
+{
+    struct job *job = pool->jobs;
+    while (job && lane >= job->lanes)
+        job = job->link;
+    return job;
+}
+
+static void wake(struct helper *helper)
+{
+    helper->asleep = false;
+    pthread_cond_signal(&helper->work);
+}
+
+/* Wakes two of a job's helpers, who will do the same. */
+static void wake_two(struct kda_pool *pool, struct job *job)
+{
+    for (int n = 0; n < 2 && job->next_wake < job->lanes; job->next_wake++) {
+        struct helper *helper = &pool->helper[job->next_wake - 1];
+        n += helper->asleep;
+        if (helper->asleep)
+            wake(helper);
+    }
+}
+
 /* Works on a job until no item is left; nobody joins it after that. Called and returns with the
  * lock held. */
 static void take_part(struct kda_pool *pool, struct job *job, int32_t lane)
 {
     atomic_fetch_add(&job->busy, 1);
+    wake_two(pool, job);
     pthread_mutex_unlock(&pool->lock);
     for (int64_t item; (item = take(job, lane)) >= 0;)
         job->fn(job->arg, item, lane);
@@ -124,19 +157,20 @@ static void look_for(const struct kda_pool *pool, atomic_int *number, bool zero)
 
 static void *help(void *arg)
 {
-    const struct helper *self = arg;
+    struct helper *self = arg;
     struct kda_pool *pool = self->pool;
     pthread_mutex_lock(&pool->lock);
     while (!atomic_load(&pool->quit)) {
-        if (pool->jobs) {
-            take_part(pool, pool->jobs, self->lane);
+        struct job *job = find_job(pool, self->lane);
+        if (job) {
+            take_part(pool, job, self->lane);
             pthread_mutex_unlock(&pool->lock);
             look_for(pool, &pool->joinable, false);
             pthread_mutex_lock(&pool->lock);
         } else {
-            pool->asleep++;
-            pthread_cond_wait(&pool->work, &pool->lock);
-            pool->asleep--;
+            self->asleep = true;
+            while (self->asleep)
+                pthread_cond_wait(&self->work, &pool->lock);
         }
     }
     pthread_mutex_unlock(&pool->lock);
@@ -165,14 +199,16 @@ struct kda_pool *kda_pool_create(const kda_context *ctx, int32_t threads)
         return NULL;
     pool->look = threads <= cores;
     pthread_mutex_init(&pool->lock, NULL);
-    pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->done, NULL);
     for (; pool->helpers < threads - 1; pool->helpers++) {
         struct helper *next = &pool->helper[pool->helpers];
         next->pool = pool;
         next->lane = pool->helpers + 1;
-        if (pthread_create(&next->thread, NULL, help, next))
+        pthread_cond_init(&next->work, NULL);
+        if (pthread_create(&next->thread, NULL, help, next)) {
+            pthread_cond_destroy(&next->work);
             break; /* a system that refuses a thread gets a smaller pool */
+        }
     }
     if (pool->helpers < threads - 1)
         kda_log(ctx, KDA_LOG_WARN, "pthread_create failed: the CPU backend has %d threads, not %d",
@@ -186,11 +222,13 @@ void kda_pool_destroy(struct kda_pool *pool)
         return;
     pthread_mutex_lock(&pool->lock);
     atomic_store(&pool->quit, true);
-    pthread_cond_broadcast(&pool->work);
-    pthread_mutex_unlock(&pool->lock);
     for (int32_t i = 0; i < pool->helpers; i++)
+        wake(&pool->helper[i]);
+    pthread_mutex_unlock(&pool->lock);
+    for (int32_t i = 0; i < pool->helpers; i++) {
         pthread_join(pool->helper[i].thread, NULL);
-    pthread_cond_destroy(&pool->work);
+        pthread_cond_destroy(&pool->helper[i].work);
+    }
     pthread_cond_destroy(&pool->done);
     pthread_mutex_destroy(&pool->lock);
     free(pool);
@@ -201,8 +239,15 @@ int32_t kda_pool_threads(const struct kda_pool *pool)
     return pool->helpers + 1;
 }
 
-void kda_pool_run(struct kda_pool *pool, int64_t count, void (*fn)(void *, int64_t, int32_t),
-                  void *arg)
+int32_t kda_pool_lanes(struct kda_pool *pool, double ns)
+{
+    const bool awake = pool->look && now_ns() - atomic_load(&pool->last_ns) < LOOK_NS;
+    const double helpers = ns / (awake ? JOIN_NS : WAKE_NS);
+    return 1 + (helpers < pool->helpers ? (int32_t)helpers : pool->helpers);
+}
+
+void kda_pool_run(struct kda_pool *pool, int64_t count, int32_t lanes,
+                  void (*fn)(void *, int64_t, int32_t), void *arg)
 {
     if (count < 1)
         return;
@@ -210,17 +255,15 @@ void kda_pool_run(struct kda_pool *pool, int64_t count, void (*fn)(void *, int64
     job.fn = fn;
     job.arg = arg;
     job.count = count;
-    job.ranges = kda_pool_threads(pool);
+    job.lanes = lanes < count ? lanes : (int32_t)count;
+    job.next_wake = 1;
     atomic_init(&job.busy, 0);
     job.link = NULL;
-    for (int32_t i = 0; i < job.ranges; i++)
+    for (int32_t i = 0; i < job.lanes; i++)
         atomic_init(&job.next[i], range_begin(&job, i));
     pthread_mutex_lock(&pool->lock);
-    if (count > 1) {
+    if (job.lanes > 1)
         link_job(pool, &job);
-        if (pool->asleep)
-            pthread_cond_broadcast(&pool->work);
-    }
     take_part(pool, &job, 0);
     pthread_mutex_unlock(&pool->lock);
     look_for(pool, &job.busy, true);
@@ -228,4 +271,5 @@ void kda_pool_run(struct kda_pool *pool, int64_t count, void (*fn)(void *, int64
     while (atomic_load(&job.busy))
         pthread_cond_wait(&pool->done, &pool->lock);
     pthread_mutex_unlock(&pool->lock);
+    atomic_store(&pool->last_ns, now_ns());
 }

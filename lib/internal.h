@@ -193,10 +193,13 @@ kda_status kda_cpu_open(kda_context *ctx, const kda_context_params *params);
 struct kda_pool *kda_pool_create(const kda_context *ctx, int32_t threads);
 void kda_pool_destroy(struct kda_pool *pool);
 int32_t kda_pool_threads(const struct kda_pool *pool); /* the caller's included */
+/* How many threads are worth having now for work that one would take so long for, roughly. */
+int32_t kda_pool_lanes(struct kda_pool *pool, double ns);
 /* Calls fn(arg, item, lane) for every item below count, each once, and returns when all are done.
- * lane < kda_pool_threads() is never in use twice at once within one call. */
-void kda_pool_run(struct kda_pool *pool, int64_t count, void (*fn)(void *, int64_t, int32_t),
-                  void *arg);
+ * lane < lanes, which is at most kda_pool_threads(), is never in use twice at once within a call.
+ */
+void kda_pool_run(struct kda_pool *pool, int64_t count, int32_t lanes,
+                  void (*fn)(void *, int64_t, int32_t), void *arg);
 
 /* ---- OpenCL: device.c ------------------------------------------------------------------- */
 

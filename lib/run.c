@@ -253,6 +253,7 @@ static kda_status check_presence(const kda_plan *plan, const struct kda_run *r)
 /* A log gate is the one whose values can break a rule. They may be most of what a call reads: the
  * CPU backend's threads share the reading. */
 enum { GATE_TOKENS = 64 };
+#define GATE_NS 0.25 /* for each number, on one thread */
 
 struct gate_check {
     const struct kda_tensor *g;
@@ -296,9 +297,11 @@ static kda_status check_gates(const kda_plan *plan, const struct kda_run *r)
         return KDA_OK;
     struct gate_check c = {.g = g, .type = plan->problem.g_dtype, .first = LLONG_MAX};
     const int64_t items = (g->rows + GATE_TOKENS - 1) / GATE_TOKENS;
-    if (plan->ctx->pool)
-        kda_pool_run(plan->ctx->pool, items, check_gate_tokens, &c);
-    for (int64_t i = 0; !plan->ctx->pool && i < items; i++)
+    struct kda_pool *pool = items > 1 ? plan->ctx->pool : NULL;
+    const double ns = (double)(g->rows * g->heads * g->inner) * GATE_NS;
+    if (pool)
+        kda_pool_run(pool, items, kda_pool_lanes(pool, ns), check_gate_tokens, &c);
+    for (int64_t i = 0; !pool && i < items; i++)
         check_gate_tokens(&c, i, 0);
     const long long first = atomic_load(&c.first), row = first / g->inner;
     if (first == LLONG_MAX)

@@ -1,16 +1,19 @@
 /* What the CPU backend adds to the contract: vectors as asked for, and the same bits from any
  * number of threads. More threads cut heads into fewer columns, so the calls have few heads, and
- * columns that fill neither a piece nor a vector.
+ * columns that fill neither a piece nor a vector; and they are long enough to be worth all threads.
  *
  * SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE /* RUSAGE_THREAD */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <time.h>
 
 #include "kda.h"
 
-enum { TOKENS = 41, SEQUENCES = 4, SLOTS = 6, MOST_DIM = 300 };
+enum { TOKENS = 400, SEQUENCES = 4, SLOTS = 6, MOST_DIM = 300 };
 
 /* A call's memory: numbers between -1 and 1, in every type. */
 struct memory {
@@ -156,6 +159,52 @@ START_TEST(test_vectors_as_asked_for)
 }
 END_TEST
 
+/* How often threads other than this one have gone to sleep. */
+static long helpers_slept(void)
+{
+    struct rusage all, own;
+    ck_assert(!getrusage(RUSAGE_SELF, &all) && !getrusage(RUSAGE_THREAD, &own));
+    return all.ru_nvcsw - own.ru_nvcsw;
+}
+
+/* Calls that some threads make with pauses in which helpers fall asleep; how often they did. */
+static long sleeps_of_calls(int32_t heads, int count)
+{
+    static float one[64 * 64], out[64 * 64], state[64 * 64 * 64];
+    const struct timespec pause = {.tv_nsec = 1000000};
+    kda_context *ctx;
+    kda_plan *plan;
+    ck_assert_int_eq(kda_context_create(&ctx, kda_context_params(.backend = KDA_CPU, .threads = 8)),
+                     KDA_OK);
+    ck_assert_int_eq(kda_plan_create(&plan, ctx,
+                                     kda_problem(.heads = heads, .key_dim = 64, .value_dim = 64,
+                                                 .max_tokens = 1, .gate = KDA_GATE_NONE)),
+                     KDA_OK);
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL); /* threads start */
+    const long before = helpers_slept();
+    for (int i = 0; i < count; i++) {
+        ck_assert_int_eq(
+            kda_execute(plan, kda_args(.tokens = 1, .q.host = one, .k.host = one, .v.host = one,
+                                       .beta.host = one, .initial_state.host = state,
+                                       .final_state.host = state, .out.host = out)),
+            KDA_OK);
+        nanosleep(&pause, NULL);
+    }
+    const long slept = helpers_slept() - before;
+    kda_plan_destroy(&plan);
+    kda_context_destroy(&ctx);
+    return slept;
+}
+
+/* A call that takes less than waking a thread does leaves them asleep, whatever their number. */
+START_TEST(test_small_calls_wake_nobody)
+{
+    enum { CALLS = 100 };
+    ck_assert_int_lt(sleeps_of_calls(2, CALLS), CALLS / 2);
+    ck_assert_int_ge(sleeps_of_calls(64, CALLS), CALLS);
+}
+END_TEST
+
 /* What a call takes is known ahead, and does not grow with it. */
 START_TEST(test_memory_is_bounded)
 {
@@ -219,6 +268,7 @@ int main(void)
                         (int)(sizeof calls / sizeof calls[0]));
     tcase_add_test(tcase, test_vectors_as_asked_for);
     tcase_add_test(tcase, test_first_wrong_gate_is_named);
+    tcase_add_test(tcase, test_small_calls_wake_nobody);
     tcase_add_loop_test(tcase, test_memory_is_bounded, 0, (int)(sizeof calls / sizeof calls[0]));
     tcase_set_timeout(tcase, 60);
     Suite *suite = suite_create("cpu");
