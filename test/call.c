@@ -273,19 +273,30 @@ void call_destroy(struct call *call)
         call->tensor[FINAL_STATE].block = NULL;
     for (int id = 0; id < TENSORS; id++)
         free(call->tensor[id].block);
+    for (int i = 0; i < LISTS; i++)
+        free(call->list[i]);
+    free(call->lengths);
     free(call);
+}
+
+static void *copy_of(const void *from, size_t size)
+{
+    return memcpy(malloc(size), from, size);
 }
 
 struct call *call_copy(const struct call *call)
 {
-    struct call *copy = malloc(sizeof(*copy));
-    *copy = *call;
+    struct call *copy = copy_of(call, sizeof(*call));
+    copy->lengths = copy_of(call->lengths, sizeof(*call->lengths) * (size_t)call->sequences);
+    for (int i = 0; i < LISTS; i++)
+        if (call->list[i])
+            copy->list[i] =
+                copy_of(call->list[i], sizeof(int64_t) * (size_t)call_list_length(call, i));
     for (int id = 0; id < TENSORS; id++) {
         struct tensor *t = &copy->tensor[id];
         if (!t->block || (id == FINAL_STATE && call->in_place))
             continue;
-        t->block = malloc(t->block_size);
-        memcpy(t->block, call->tensor[id].block, t->block_size);
+        t->block = copy_of(t->block, t->block_size);
     }
     if (call->in_place)
         copy->tensor[FINAL_STATE].block = copy->tensor[INITIAL_STATE].block;
@@ -303,8 +314,9 @@ static void copy_rows(struct tensor *to, int64_t to_row, const struct tensor *fr
 
 struct call *call_slice(const struct call *call, int64_t sequence, int64_t from, int64_t to)
 {
-    struct call *slice = calloc(1, sizeof(*slice));
-    *slice = *call;
+    struct call *slice = copy_of(call, sizeof(*call));
+    slice->lengths = calloc(1, sizeof(*slice->lengths));
+    memset(slice->list, 0, sizeof(slice->list));
     snprintf(slice->text, sizeof(slice->text), "%.*s [tokens %d to %d of sequence %d]",
              CALL_TEXT - 64, call->text, (int)from, (int)to, (int)sequence);
     slice->sequences = 1;

@@ -79,13 +79,13 @@ struct tensor {
     unsigned char *block;
 };
 
-enum { MAX_SEQUENCES = 1024, CALL_TEXT = 2048 };
+enum { MAX_SEQUENCES = 65536, CALL_TEXT = 2048 };
 
 struct call {
     char text[CALL_TEXT]; /* complete: it names the seed */
     kda_problem problem;
     int64_t tokens, sequences;
-    int32_t lengths[MAX_SEQUENCES];
+    int32_t *lengths;
     int64_t seed;
     struct tensor tensor[TENSORS];
 
@@ -96,7 +96,7 @@ struct call {
     float slack;
     int32_t columns;
     int64_t workspace, slots, max_length, pad[3];
-    int64_t list[LISTS][MAX_SEQUENCES]; /* the tensors from STATE_INDEX on that are lists */
+    int64_t *list[LISTS]; /* the tensors from STATE_INDEX on that are lists; NULL: not said */
 };
 
 /* Reads the text and makes the tensors; outputs are poison. seed: if the text names none. NULL, and

@@ -182,15 +182,17 @@ static int64_t read_list(const char *text, int64_t *list, int64_t max)
 
 static bool read_lengths(struct call *call, char *why)
 {
-    int64_t lengths[MAX_SEQUENCES];
+    int64_t *lengths = calloc(MAX_SEQUENCES, sizeof(*lengths));
     call->sequences = read_list(call->lengths_text, lengths, MAX_SEQUENCES);
     call->tokens = 0;
+    call->lengths = calloc(MAX_SEQUENCES, sizeof(*call->lengths));
     for (int64_t n = 0; n < call->sequences; n++) {
         if (lengths[n] < 0 || lengths[n] > INT32_MAX)
             call->sequences = -1;
         call->lengths[n] = (int32_t)lengths[n];
         call->tokens += lengths[n];
     }
+    free(lengths);
     if (call->sequences < 1)
         snprintf(why, CALL_WHY, "lengths=%.100s: not a list of lengths", call->lengths_text);
     return call->sequences >= 1;
@@ -206,6 +208,7 @@ static bool read_lists(struct call *call, char *why)
     }
     for (int i = 0; i < LISTS; i++) {
         const char *text = call->numbers[STATE_INDEX + i];
+        call->list[i] = text ? calloc(MAX_SEQUENCES, sizeof(int64_t)) : NULL;
         if (text && read_list(text, call->list[i], MAX_SEQUENCES) != call_list_length(call, i)) {
             snprintf(why, CALL_WHY, "%.100s: not a number for each sequence and column", text);
             return false;

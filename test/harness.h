@@ -148,6 +148,8 @@ TCase *tcase_worked(void);
 TCase *tcase_numbers(void);
 TCase *tcase_sequences(void);
 TCase *tcase_serving(void);
+TCase *tcase_sizes(enum level level);
+TCase *tcase_large(void);
 TCase *tcase_soak(enum level level);
 TCase *tcase_queues(void);
 TCase *tcase_mma(void);

@@ -369,6 +369,9 @@ Suite *suite_cases(enum level level)
     suite_add_tcase(suite, tcase_numbers());
     suite_add_tcase(suite, tcase_sequences());
     suite_add_tcase(suite, tcase_serving());
+    suite_add_tcase(suite, tcase_sizes(level));
+    if (level == FULL)
+        suite_add_tcase(suite, tcase_large());
     suite_add_tcase(suite, tcase_soak(level));
     return suite;
 }
