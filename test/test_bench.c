@@ -1,12 +1,14 @@
-/* What kdabench measures against: a device's limits, on PoCL, and what each kernel of a call has to
- * do.
+/* What kdabench measures against: a device's limits, on PoCL; what each kernel of a call has to do;
+ * others' figures.
  *
  * SPDX-License-Identifier: MIT */
 #include "bench.h"
 #include "spec.h"
 
+#include <cjson/cJSON.h>
 #include <check.h>
 #include <stdlib.h>
+#include <string.h>
 
 START_TEST(test_limits)
 {
@@ -89,6 +91,55 @@ START_TEST(test_work_of_mixed_lengths)
 }
 END_TEST
 
+/* Others' figures stand beside problems of the same shape only, on their device only. */
+static const struct {
+    const char *device, *problem;
+    int peers;
+    double ratio; /* of the first, to 1 ms */
+} beside[] = {
+    {"NVIDIA H200", "8192x96x128", 2, 2.598},
+    {"NVIDIA H200", "8192x64x128", 3, 1.755},
+    {"NVIDIA H200", "8192x96x128/chunkwise/mma", 2, 2.598},
+    {"NVIDIA H200", "8192x96x128/softplus", 1, 2.886},
+    {"NVIDIA H200", "8192x8x128/mma", 1, 0.318},
+    {"NVIDIA H200", "decode:64x32x128/recurrent", 1, 0.0865},
+    {"NVIDIA H200", "8192x12x128", 0, 0},
+    {"NVIDIA H200", "8192x96x128/f32", 0, 0},
+    {"NVIDIA H200", "8192x96x128/vk", 0, 0},
+    {"NVIDIA H200", "8191x96x128", 0, 0},
+    {"NVIDIA H100", "8192x96x128", 0, 0},
+};
+
+START_TEST(test_peers)
+{
+    struct problem p = parse(beside[_i].problem);
+    struct bench b = {0};
+    cJSON *row = cJSON_CreateObject();
+    cJSON_AddNumberToObject(row, "median_s", 1e-3);
+    strcpy(b.device, beside[_i].device);
+    bench_peers_add(row, &b, &p);
+    const cJSON *list = cJSON_GetObjectItem(row, "peers");
+    ck_assert_int_eq(cJSON_GetArraySize(list), beside[_i].peers);
+    if (list->child)
+        ck_assert_double_eq_tol(cJSON_GetNumberValue(cJSON_GetObjectItem(list->child, "ratio")),
+                                beside[_i].ratio, 1e-12);
+    cJSON_Delete(row);
+    problem_free(&p);
+}
+END_TEST
+
+START_TEST(test_peers_problems)
+{
+    size_t count = 0;
+    for (const char *text; (text = bench_peers_problem(count)); ++count) {
+        struct problem p = parse(text);
+        ck_assert_int_eq(p.shape.dtype, KDA_BF16);
+        problem_free(&p);
+    }
+    ck_assert_int_gt(count, 10);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("bench");
@@ -96,6 +147,8 @@ int main(void)
     tcase_add_test(tcase, test_limits);
     tcase_add_loop_test(tcase, test_work, 0, sizeof works / sizeof works[0]);
     tcase_add_test(tcase, test_work_of_mixed_lengths);
+    tcase_add_loop_test(tcase, test_peers, 0, sizeof beside / sizeof beside[0]);
+    tcase_add_test(tcase, test_peers_problems);
     tcase_set_timeout(tcase, 0);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

@@ -470,6 +470,7 @@ int main(int argc, char **argv)
     SRunner *runner = srunner_create(suite_problem());
     srunner_add_suite(runner, suite_programs());
     srunner_add_suite(runner, suite_bench_files(kdabench));
+    srunner_add_suite(runner, suite_bench_report(kdabench));
     srunner_add_suite(runner, suite_bench_threads(kdabench));
     srunner_add_suite(runner, suite_kdatest(kdatest, kdatest_wrong));
     srunner_set_fork_status(runner, CK_NOFORK);

@@ -12,6 +12,7 @@
 Suite *suite_problem(void);
 /* Of a program. */
 Suite *suite_bench_files(const char *path);
+Suite *suite_bench_report(const char *path);
 Suite *suite_bench_threads(const char *path);
 Suite *suite_kdatest(const char *path, const char *wrong_path);
 Suite *suite_programs(void);

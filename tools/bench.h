@@ -30,6 +30,7 @@ struct bench {
     double empty_s;        /* an empty kernel; 0 on the CPU backend */
     double launch_s;       /* what the host takes to enqueue it with an event */
     bool verbose;
+    bool peers;             /* results stand beside others' figures */
     bool kernels;           /* results tell of each kernel: on_launch is bench_on_launch */
     bool scaling;           /* results are of several numbers of threads */
     struct kernel_log *log; /* of launches, while not NULL */
@@ -124,10 +125,17 @@ void bench_on_launch(void *data, const char *kernel, cl_event event);
 bool bench_kernels(struct bench *b, const struct problem *problem, kda_plan *plan,
                    const kda_args *args, struct bench_result *result);
 
-/* bench_print.c: one report in one of three forms; rows appear as they are measured, JSON at the
- * end. */
-enum bench_form { BENCH_TABLE, BENCH_CSV, BENCH_JSON };
 struct cJSON;
+/* bench_peers.c: problems that others' figures are known for; NULL behind the last one. */
+const char *bench_peers_problem(size_t i);
+/* Adds others' figures to a row, if its device is theirs. */
+void bench_peers_add(struct cJSON *row, const struct bench *b, const struct problem *problem);
+/* A document's rows beside them; width: of the longest problem. */
+void bench_peers_print(const struct cJSON *document, const struct bench *b, int width);
+
+/* bench_print.c: one report in one of three forms; rows appear as they are measured, JSON and
+ * others' figures at the end. */
+enum bench_form { BENCH_TABLE, BENCH_CSV, BENCH_JSON };
 struct bench_report {
     enum bench_form form;
     int width;          /* of the longest problem */
@@ -144,7 +152,7 @@ void bench_report_row(struct bench_report *report, const struct bench *b,
 bool bench_plot(const struct cJSON *document, const char *path);
 /* bench_compare.c: prints how two files relate; returns the exit code. */
 int bench_compare(const char *path_a, const char *path_b);
-void bench_report_close(struct bench_report *report);
+void bench_report_close(struct bench_report *report, const struct bench *b);
 
 /* A line on a terminal's stderr that says what takes so long, replaced by the next; "" wipes it. */
 void bench_progress(const char *problem, const char *stage);

@@ -293,6 +293,8 @@ void bench_report_row(struct bench_report *report, const struct bench *b,
         print_csv(row);
     if (b->kernels)
         add_kernels(row, b, result);
+    if (b->peers)
+        bench_peers_add(row, b, problem);
     if (report->form == BENCH_TABLE) {
         print_line(report, row);
         print_kernels(report, row);
@@ -301,8 +303,10 @@ void bench_report_row(struct bench_report *report, const struct bench *b,
     fflush(stdout);
 }
 
-void bench_report_close(struct bench_report *report)
+void bench_report_close(struct bench_report *report, const struct bench *b)
 {
+    if (b->peers && report->form == BENCH_TABLE)
+        bench_peers_print(report->json, b, report->width);
     char *text = report->form == BENCH_JSON ? cJSON_Print(report->json) : NULL;
     if (text)
         puts(text);

@@ -44,6 +44,9 @@ static const char usage[] =
     "  -j, --json          one JSON document; numbers in seconds, bytes and operations\n"
     "  -c, --csv           the rows of --json as comma-separated values\n"
     "  -k, --kernels       also each kernel of a call, in the table and in --json\n"
+    "  --peers             also beside others' figures, in the table and in --json; without a "
+    "PROBLEM,\n"
+    "                      all that have such figures (on one kind of device)\n"
     "  --plot FILE.svg     also draw time over length and speed over heads, by gnuplot\n"
     "  --compare A B       how two files that --json made relate, B/A; measures nothing\n"
     "  -v, --verbose       all that the library logs, on stderr\n"
@@ -86,6 +89,7 @@ static const char usage[] =
     "  $ kdabench --device cpu --threads 1,2,4 1024x32x128 decode:1x32x128\n"
     "  $ kdabench --device nvidia decode:64x96x128 8192x96x128 --csv > k3.csv\n"
     "  $ kdabench --json 8192x32x128 > new.json; kdabench --compare old.json new.json\n"
+    "  $ kdabench --device nvidia --peers\n"
     "  $ kdabench --plot length.svg 1024x32x128 4096x32x128 16384x32x128\n"
     "  $ kdabench 4x2048x32x128/f32/log/state=bf16/vk 96x128/lens=1300,547,2048\n";
 
@@ -112,7 +116,7 @@ struct options {
     enum bench_form form;
     int32_t threads[MOST_COUNTS]; /* numbers of them, of which there are */
     int counts;
-    bool list, verbose, kernels;
+    bool list, verbose, kernels, peers;
     const char *plot, *compare;
 };
 
@@ -173,19 +177,13 @@ static const char *read_number(int letter, const char *text, struct options *opt
 }
 
 static const struct option names[] = {
-    {"device", required_argument, NULL, 'd'},
-    {"threads", required_argument, NULL, 'T'},
-    {"repeat", required_argument, NULL, 'n'},
-    {"time", required_argument, NULL, 't'},
-    {"list", no_argument, NULL, 'l'},
-    {"json", no_argument, NULL, 'j'},
-    {"csv", no_argument, NULL, 'c'},
-    {"kernels", no_argument, NULL, 'k'},
-    {"plot", required_argument, NULL, 'p'},
-    {"compare", required_argument, NULL, 'o'},
-    {"verbose", no_argument, NULL, 'v'},
-    {"help", no_argument, NULL, 'h'},
-    {0},
+    {"device", required_argument, NULL, 'd'},  {"threads", required_argument, NULL, 'T'},
+    {"repeat", required_argument, NULL, 'n'},  {"time", required_argument, NULL, 't'},
+    {"list", no_argument, NULL, 'l'},          {"json", no_argument, NULL, 'j'},
+    {"csv", no_argument, NULL, 'c'},           {"kernels", no_argument, NULL, 'k'},
+    {"peers", no_argument, NULL, 'e'},         {"plot", required_argument, NULL, 'p'},
+    {"compare", required_argument, NULL, 'o'}, {"verbose", no_argument, NULL, 'v'},
+    {"help", no_argument, NULL, 'h'},          {0},
 };
 
 /* -1: go on; else the exit code. */
@@ -217,6 +215,9 @@ static int read_options(int argc, char **argv, struct options *options)
             break;
         case 'k':
             options->kernels = true;
+            break;
+        case 'e':
+            options->peers = true;
             break;
         case 'p':
             options->plot = optarg;
@@ -288,6 +289,12 @@ static void list_problems(const struct problems *problems)
 
 static bool read_defaults(struct problems *problems, const struct bench *b)
 {
+    const char *others[64];
+    size_t count = 0;
+    while (b->peers && count < COUNT(others) && (others[count] = bench_peers_problem(count)))
+        ++count;
+    if (count)
+        return read_problems(problems, others, count);
     return b->small ? read_problems(problems, cpu_problems, COUNT(cpu_problems))
                     : read_problems(problems, gpu_problems, COUNT(gpu_problems));
 }
@@ -339,7 +346,7 @@ static int measure(struct bench *b, const struct options *options, const struct 
         exit_code = measure_problem(b, options, &problems->list[i], &report, exit_code);
     if (options->plot && !bench_plot(report.json, options->plot))
         exit_code = refuse("--plot: gnuplot is missing or cannot write ", options->plot);
-    bench_report_close(&report);
+    bench_report_close(&report, b);
     return exit_code;
 }
 
@@ -353,7 +360,9 @@ static int open_and_measure(const struct options *options, struct problems *prob
     int exit_code = spec_resolve(options->device, &params);
     if (exit_code)
         return exit_code;
-    if (!bench_open(&b, &params, options->verbose)) {
+    const bool opened = bench_open(&b, &params, options->verbose);
+    b.peers = options->peers;
+    if (!opened) {
         fprintf(stderr, "kdabench: %s: %s\n", options->device, b.failure.why);
         exit_code = EXIT_NO_DEVICE;
     } else if (!problems->count && !read_defaults(problems, &b)) {
