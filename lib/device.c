@@ -263,13 +263,15 @@ kda_status kda_device_probe(kda_context *ctx)
 {
     struct kda_device *d = ctx->device;
     const char *matrix;
+    bool probed;
     kda_status st = query_strings(ctx, d);
     if (st || (st = query_limits(ctx, d)))
         return st;
     apply_quirks(ctx, d);
-    if ((st = probe_paths(ctx)) || (st = kda_device_probe_local(ctx)))
+    if ((st = probe_paths(ctx)) || (st = kda_device_probe_local(ctx, &probed)))
         return st;
-    add_fact(d, "probed", "declared_local_bytes", "%llu", (unsigned long long)d->local_bytes);
+    if (probed)
+        add_fact(d, "probed", "declared_local_bytes", "%llu", (unsigned long long)d->local_bytes);
     if ((st = kda_device_probe_matrix(ctx, &matrix)))
         return st;
     add_fact(d, "probed", "matrix_units", "%s", matrix);

@@ -1,5 +1,6 @@
-/* How much local memory a kernel may declare: NVIDIA's driver names 48 KiB, the most that it takes
- * as a kernel argument, and builds kernels that declare all that a multiprocessor has.
+/* How much local memory a kernel may declare, where it is more than a part of global memory, as it
+ * is on processors. NVIDIA's driver names 48 KiB, the most that it takes as a kernel argument, and
+ * builds kernels that declare all that a multiprocessor has.
  *
  * SPDX-License-Identifier: MIT */
 #include <stdio.h>
@@ -51,27 +52,39 @@ static bool run(const struct kda_device *d, cl_kernel kernel, size_t floats)
     return right;
 }
 
-kda_status kda_device_probe_local(kda_context *ctx)
+/* Whether a kernel that declares so many bytes builds and gives its answer. */
+static kda_status try(kda_context *ctx, size_t bytes, bool *works)
 {
-    static const size_t kib[] = {224, 96}; /* an H200 builds the first, an A100 neither */
-    struct kda_device *d = ctx->device;
-    for (size_t i = 0; d->path == KDA_PATH_PTX && i < KDA_COUNT_OF(kib); i++) {
-        cl_kernel kernel;
-        char options[96];
-        size_t floats = kib[i] * 1024 / sizeof(float);
-        snprintf(options, sizeof options, "-cl-std=CL1.2 -DKDA_PATH=%d -DKDA_LANES=%d -DFLOATS=%zu",
-                 (int)d->path, (int)d->lanes, floats);
-        kda_status st = kda_program_probe(ctx, false, source, options, "kda_probe", &kernel);
-        if (st == KDA_MEMORY)
-            return st;
-        if (st)
-            continue;
-        bool right = run(d, kernel, floats);
-        clReleaseKernel(kernel);
-        if (right) {
-            d->local_bytes = kib[i] * 1024;
-            break;
-        }
-    }
+    const struct kda_device *d = ctx->device;
+    const size_t floats = bytes / sizeof(float);
+    cl_kernel kernel;
+    char options[96];
+    snprintf(options, sizeof options, "-cl-std=CL1.2 -DKDA_PATH=%d -DKDA_LANES=%d -DFLOATS=%zu",
+             (int)d->path, (int)d->lanes, floats);
+    kda_status st = kda_program_probe(ctx, false, source, options, "kda_probe", &kernel);
+    if (st)
+        return st == KDA_MEMORY ? st : KDA_OK;
+    *works = run(d, kernel, floats);
+    clReleaseKernel(kernel);
     return KDA_OK;
+}
+
+kda_status kda_device_probe_local(kda_context *ctx, bool *probed)
+{
+    enum { SIZES = 6, STEP = NUMBERS * sizeof(float) };
+    struct kda_device *d = ctx->device;
+    /* An H200 builds the first, an A100 neither. Then what the driver says, or a part of that. */
+    size_t sizes[SIZES] = {224 << 10, 96 << 10}, n = d->path == KDA_PATH_PTX ? 2 : 0;
+    *probed = false;
+    if (d->is_cpu || d->max_work_group < ITEMS)
+        return KDA_OK;
+    for (cl_ulong bytes = d->local_bytes; n < SIZES && bytes >= STEP; bytes /= 2)
+        sizes[n++] = (size_t)bytes / STEP * STEP;
+    kda_status st = KDA_OK;
+    for (size_t i = 0; !st && !*probed && i < n; i++) {
+        st = try(ctx, sizes[i], probed);
+        if (*probed)
+            d->local_bytes = sizes[i];
+    }
+    return st;
 }

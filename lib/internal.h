@@ -238,8 +238,8 @@ kda_status kda_device_probe(kda_context *ctx);
 /* The value of a fact; "" if there is none of that name. */
 const char *kda_device_fact(const struct kda_device *d, const char *name);
 
-/* device_local.c: sets local_bytes to what a kernel may declare. */
-kda_status kda_device_probe_local(kda_context *ctx);
+/* device_local.c: sets local_bytes to what a kernel may declare, if that could be probed. */
+kda_status kda_device_probe_local(kda_context *ctx, bool *probed);
 
 /* device_matrix.c: sets matrix if matrix units build and give their known answer; says why not. */
 kda_status kda_device_probe_matrix(kda_context *ctx, const char **says);

@@ -406,6 +406,15 @@ START_TEST(test_info_degrades)
 }
 END_TEST
 
+/* What PoCL, where it is, does only in a way. */
+START_TEST(test_info_note)
+{
+    struct outcome o = run(kdainfo, "--device", "Portable");
+    if (o.code != EXIT_NO_DEVICE)
+        ck_says(o.out, "chunkwise, mma            yes, but no matrix units: plain OpenCL C");
+}
+END_TEST
+
 START_TEST(test_info_failed_selftest)
 {
     struct outcome o = run(kdainfo_wrong, "--selftest");
@@ -450,6 +459,7 @@ Suite *suite_programs(void)
     tcase_add_test(info, test_info_page);
     tcase_add_test(info, test_info_without_opencl);
     tcase_add_test(info, test_info_degrades);
+    tcase_add_test(info, test_info_note);
     tcase_add_test(info, test_info_failed_selftest);
     tcase_add_test(info, test_info_misuse);
     suite_add_tcase(suite, bench);

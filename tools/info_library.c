@@ -14,11 +14,11 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-/* The library's log: lines for the report, and the last error for what it explains. */
+/* The library's log: lines for the report, the last error and warning for what they explain. */
 struct listener {
     cJSON *lines;
     bool verbose;
-    char error[512];
+    char error[512], warning[512];
 };
 
 static void listen(void *data, kda_log_level level, const char *line)
@@ -27,6 +27,8 @@ static void listen(void *data, kda_log_level level, const char *line)
     struct listener *log = data;
     if (level == KDA_LOG_ERROR)
         snprintf(log->error, sizeof log->error, "%s", line);
+    if (level == KDA_LOG_WARN)
+        snprintf(log->warning, sizeof log->warning, "%s", line);
     if (level != KDA_LOG_WARN && !log->verbose)
         return;
     cJSON *entry = cJSON_CreateObject();
@@ -71,10 +73,13 @@ static kda_status try_plan(kda_context *ctx, const kda_problem *problem, cJSON *
 {
     kda_plan *plan;
     char text[512];
+    *log->warning = '\0';
     double start = machine_seconds();
     kda_status status = kda_plan_create(&plan, ctx, problem);
     double seconds = machine_seconds() - start;
     add_status(row, status, log);
+    if (!status && *log->warning)
+        cJSON_AddStringToObject(row, "note", log->warning);
     if (!status && tell) {
         kda_plan_describe(plan, text, sizeof text);
         cJSON_AddStringToObject(row, "plan", text);

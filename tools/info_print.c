@@ -125,7 +125,9 @@ static bool is_fine(const cJSON *row)
 static void print_answer(const cJSON *row, const char *name)
 {
     bool fine = is_fine(row);
-    printf("    %-*s%s%s\n", VALUE_COLUMN - 4, name, fine ? "yes" : "no: ", info_text(row, "why"));
+    const char *note = info_text(row, "note");
+    printf("    %-*s%s%s%s%s\n", VALUE_COLUMN - 4, name,
+           fine ? "yes" : "no: ", info_text(row, "why"), *note ? ", but " : "", note);
 }
 
 static void print_support(const cJSON *device)
@@ -188,6 +190,8 @@ static void print_models(const cJSON *device)
         printf("  plan made in ");
         print_seconds(number(row, "plan_create_s"));
         printf("\n      %s\n", info_text(row, "plan"));
+        if (*info_text(row, "note"))
+            printf("      note: %s\n", info_text(row, "note"));
     }
 }
 
