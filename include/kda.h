@@ -241,6 +241,32 @@ typedef struct kda_context_params {
     /* OpenCL: for profiling. Not NULL: every launch gets an event, which takes the host longer. */
     kda_launch_fn on_launch;
     void *launch_data;
+    /* Choices that were measured, for plans to make where the problem leaves them open; NULL: none.
+     * A line of text each; the library reads no file, `kdabench --tune` makes and the tools read
+     * one. A row is words KEY=VALUE in any order, each at most once, VALUE in double quotes if it
+     * has blanks; # begins a comment:
+     *
+     *     device="NVIDIA H200" driver=580.159.04 key_dim=128 value_dim=128 dtype=bf16
+     *     engine=fused chunk=32 recurrent_up_to=48 scan=32x4x2        # all of it on one line
+     *
+     * Which plans a row is for, all needed:
+     *     device, driver              the context's facts "name" and "driver"
+     *     key_dim, value_dim, dtype   of the problem
+     * What it chooses, one at least; the others stay the library's choice:
+     *     engine                      clblast, fused or mma
+     *     chunk                       16, 32 or 64; with engine=mma 64
+     *     recurrent_up_to             0..2^31-1: sequences that KDA_SCHEDULE_AUTO has go token by
+     *                                 token
+     *     scan                        CxVxT, tiles of kda_scan: C columns, a power of two up to
+     *                                 256, of which an item has V (4, 8, 16), and T tokens (1, 2,
+     *                                 4); smaller where the problem or the device does not fill or
+     *                                 hold them. OpenCL only
+     * The last row that is for a plan counts. A row with an engine or a chunk that the problem asks
+     * to be another, or with a chunk that does not divide checkpoint_every, is not for it. A row of
+     * another device is passed over in silence, of another driver with a warning; what the device
+     * does not build, refuses or gets wrong is left out with one. A row that breaks these rules is
+     * INVALID, and the log says its line. */
+    const char *tuned;
 } kda_context_params;
 #define kda_context_params(...)                                                                    \
     (&(struct kda_context_params){.struct_size = sizeof(struct kda_context_params), __VA_ARGS__})
@@ -257,7 +283,8 @@ KDA_API cl_context kda_context_cl_context(const kda_context *ctx);
 KDA_API cl_device_id kda_context_cl_device(const kda_context *ctx);
 
 /* What is known of the context's device, as name and value, and how it is known: "queried" from
- * the driver, "probed" by building and running a kernel, or a "quirk" that corrects either. */
+ * the driver, "probed" by building and running a kernel, a "quirk" that corrects either, or
+ * "given" by the caller: a row of kda_context_params.tuned for this device. */
 typedef struct kda_fact {
     const char *name, *value, *source; /* owned by the context */
 } kda_fact;

@@ -48,6 +48,17 @@ static kda_status open_backend(kda_context *ctx, const kda_context_params *p)
     return kda_cpu_open(ctx, p);
 }
 
+/* Rows are read first: one that is wrong is so on any device. */
+static kda_status open_tuned(kda_context *ctx, const kda_context_params *p)
+{
+    kda_status st = p->tuned ? kda_tuned_read(ctx, p->tuned) : KDA_OK;
+    if (!st)
+        st = open_backend(ctx, p);
+    if (!st)
+        kda_tuned_keep(ctx);
+    return st;
+}
+
 kda_status kda_context_create(kda_context **out, const kda_context_params *params)
 {
     if (!out)
@@ -76,7 +87,7 @@ kda_status kda_context_create(kda_context **out, const kda_context_params *param
     ctx->on_launch = p.on_launch;
     ctx->launch_data = p.launch_data;
     ctx->log_level = p.log_level ? p.log_level : KDA_LOG_WARN;
-    st = open_backend(ctx, &p);
+    st = open_tuned(ctx, &p);
     if (st)
         kda_context_destroy(&ctx);
     *out = ctx;
@@ -89,6 +100,7 @@ void kda_context_destroy(kda_context **ctx)
         return;
     if ((*ctx)->ops)
         (*ctx)->ops->context_destroy(*ctx);
+    free((*ctx)->tuned);
     free(*ctx);
     *ctx = NULL;
 }
@@ -100,7 +112,13 @@ kda_backend kda_context_backend(const kda_context *ctx)
 
 size_t kda_context_facts(const kda_context *ctx, kda_fact *facts, size_t max)
 {
-    return ctx ? ctx->ops->facts(ctx, facts, facts ? max : 0) : 0;
+    if (!ctx)
+        return 0;
+    const size_t rows = ctx->tuned ? ctx->tuned->count : 0;
+    const size_t known = ctx->ops->facts(ctx, facts, facts ? max : 0);
+    for (size_t i = 0; facts && i < rows && known + i < max; i++)
+        facts[known + i] = (kda_fact){"tuned", ctx->tuned->row[i].text, "given"};
+    return known + rows;
 }
 
 kda_status kda_plan_create(kda_plan **out, kda_context *ctx, const kda_problem *problem)
@@ -120,6 +138,7 @@ kda_status kda_plan_create(kda_plan **out, kda_context *ctx, const kda_problem *
         return kda_no_memory(ctx, "a plan", sizeof *plan);
     plan->ctx = ctx;
     plan->problem = resolved;
+    plan->tuned = kda_tuned_find(ctx, &plan->problem);
     st = ctx->ops->plan_create(plan);
     if (st) {
         kda_plan_destroy(&plan);

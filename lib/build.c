@@ -1,6 +1,7 @@
 /* From a resolved problem to kernels that have proved themselves: configuration, kernels, then a
  * small call whose answer is known. What a device does not build or gets wrong is demoted, step by
- * step, with a warning: a path of cl/tile.cl to local memory, chunks to the recurrent schedule.
+ * step, with a warning: a tuned row to the library's own choice, a path of cl/tile.cl to local
+ * memory, chunks to the recurrent schedule.
  *
  * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
@@ -134,7 +135,7 @@ static kda_status try_build(kda_plan *plan, const kda_problem *p, enum kda_path 
     struct kda_launch *l = make_launch(plan);
     if (!l)
         return KDA_MEMORY;
-    kda_status st = kda_config_choose(plan->ctx, p, path, &l->config);
+    kda_status st = kda_config_choose(plan->ctx, p, plan->tuned, path, &l->config);
     for (int id = 0; !st && id < KDA_KERNELS; id++)
         if (is_used(&l->config, (enum kda_kernel_id)id))
             st = build_kernel(plan, l, (enum kda_kernel_id)id);
@@ -150,11 +151,15 @@ static kda_status try_build(kda_plan *plan, const kda_problem *p, enum kda_path 
 
 /* Takes back the boldest choice of a configuration that does not build or gives a wrong answer;
  * false: none was left. */
-static bool demote(const kda_plan *plan, kda_problem *p, enum kda_path *path, const char *why)
+static bool demote(kda_plan *plan, kda_problem *p, enum kda_path *path, const char *why)
 {
     const struct kda_config *c = &((const struct kda_launch *)plan->backend)->config;
     const char *instead;
-    if (c->path != KDA_PATH_LOCAL) {
+    if (plan->tuned) {
+        plan->tuned = NULL;
+        *p = plan->problem;
+        instead = "as a row of kda_context_params.tuned has it: going on without";
+    } else if (c->path != KDA_PATH_LOCAL) {
         *path = KDA_PATH_LOCAL;
         instead = "with lane exchange: using local memory instead";
     } else if (c->chunk && p->schedule == KDA_SCHEDULE_AUTO) {
@@ -167,18 +172,28 @@ static bool demote(const kda_plan *plan, kda_problem *p, enum kda_path *path, co
     return true;
 }
 
+/* Whether a try's failure is the plan's. What a row asks for may also be refused. */
+static bool is_final(const kda_plan *plan, kda_status st)
+{
+    return plan->tuned ? st == KDA_MEMORY || st == KDA_DRIVER : st && st != KDA_COMPILE;
+}
+
 kda_status kda_launch_create(kda_plan *plan)
 {
     kda_problem p = plan->problem;
+    kda_tuned_apply(plan->tuned, &p);
     enum kda_path path = plan->ctx->device->path;
     for (;;) {
         bool right = false;
         kda_status st = try_build(plan, &p, path, &right);
         if (right)
             kda_programs_keep(plan->ctx);
-        if (right || (st && st != KDA_COMPILE))
+        if (right || is_final(plan, st))
             return st;
-        if (!demote(plan, &p, &path, st ? "does not build" : "wrong answer")) {
+        if (!demote(plan, &p, &path,
+                    st == KDA_COMPILE ? "does not build"
+                    : st              ? "refused"
+                                      : "wrong answer")) {
             kda_log(plan->ctx, KDA_LOG_ERROR, "kda_plan_create: this device %s",
                     st ? "does not build the kernels: clBuildProgram's log is above"
                        : "computes a wrong answer for a small problem");

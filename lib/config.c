@@ -202,8 +202,10 @@ void kda_config_pad(const kda_problem *p, struct kda_config *c)
 {
     if (!c->chunk)
         return;
+    const int32_t wide = c->vectors ? 16 : 4; /* of cl/lanes.cl */
+    const int32_t columns = c->scan_vec > wide ? c->scan_vec : wide;
     c->padded_k = ceil_div(p->key_dim, 32) * 32;
-    c->padded_v = ceil_div(p->value_dim, c->scan_vec) * c->scan_vec; /* cl/lanes.cl's too */
+    c->padded_v = ceil_div(p->value_dim, columns) * columns;
 }
 
 /* Why the matrix-unit engine cannot serve a problem; NULL: it can. On a CPU plain OpenCL C stands
@@ -231,7 +233,7 @@ static kda_status choose_mma(const kda_context *ctx, const kda_problem *p, struc
         kda_log(ctx, KDA_LOG_WARN, "no matrix units: plain OpenCL C says what they would, slowly");
     c->engine = KDA_ENGINE_MMA;
     c->chunk = 64;
-    c->scan_vec = c->scan_rows = 1; /* no kernel of that kind: one lane's columns, for padding */
+    c->scan_vec = c->scan_rows = 1; /* no kernel of that kind */
     c->teams = p->value_dim == 128 && tiles > (int64_t)ctx->device->compute_units ? 2 : 1;
     c->scan_v = 64 * c->teams;
     kda_config_pad(p, c);
@@ -272,11 +274,13 @@ static void choose_prepare(const struct kda_device *d, const kda_problem *p, str
  *     16 x 4 x 2                     0.77
  *     64 x 16 x 4                                            7 ms
  *     64 x 8 x 4                                             11 */
-static bool choose_scan(const struct kda_device *d, const kda_problem *p, struct kda_config *c)
+static bool choose_scan(const struct kda_device *d, const kda_problem *p,
+                        const struct kda_tuned *row, struct kda_config *c)
 {
-    c->scan_vec = c->vectors ? 16 : d->is_cpu ? 8 : 4;
-    c->scan_rows = d->is_cpu ? 4 : 2;
-    c->scan_v = d->is_cpu ? 64 : 32;
+    const bool given = row && row->scan_v;
+    c->scan_vec = given ? row->scan_vec : c->vectors ? 16 : d->is_cpu ? 8 : 4;
+    c->scan_rows = given ? row->scan_rows : d->is_cpu ? 4 : 2;
+    c->scan_v = given ? row->scan_v : d->is_cpu ? 64 : 32;
     kda_config_pad(p, c);
     while (c->scan_v > c->scan_vec && c->scan_v / 2 >= c->padded_v)
         c->scan_v /= 2;
@@ -308,24 +312,24 @@ static bool choose_scan(const struct kda_device *d, const kda_problem *p, struct
  *                                  32 x 32           3.8          3.1
  *     llvmpipe, the same machine   32 x 4            20           14
  *                                  64 x 4            40           19 */
-static int32_t step_limit(const struct kda_device *d)
+static int32_t step_limit(const struct kda_device *d, const struct kda_tuned *row)
 {
-    return d->is_cpu ? 27 : 48;
+    return row && row->recurrent_up_to >= 0 ? row->recurrent_up_to : d->is_cpu ? 27 : 48;
 }
 
 static kda_status choose_chunkwise(const kda_context *ctx, const kda_problem *p,
-                                   struct kda_config *c)
+                                   const struct kda_tuned *row, struct kda_config *c)
 {
     const struct kda_device *d = ctx->device;
     c->engine = p->engine == KDA_ENGINE_CLBLAST ? KDA_ENGINE_CLBLAST : KDA_ENGINE_FUSED;
     c->gemm_wg = 64;
     c->chunk = choose_chunk(p, d->is_cpu, c->engine);
-    c->step_limit = p->schedule == KDA_SCHEDULE_CHUNKWISE ? 0 : step_limit(d);
+    c->step_limit = p->schedule == KDA_SCHEDULE_CHUNKWISE ? 0 : step_limit(d, row);
     choose_prepare(d, p, c);
     /* AUTO does not take it: its kernels as they stand have yet to be checked on matrix units. */
     if (p->engine == KDA_ENGINE_MMA)
         return choose_mma(ctx, p, c);
-    if (!choose_scan(d, p, c))
+    if (!choose_scan(d, p, row, c))
         return no_work_group(ctx);
     return kda_workspace_choose(ctx, p, c);
 }
@@ -341,7 +345,7 @@ int64_t kda_config_loop_turns(const struct kda_config *c, int64_t step_limit, in
 }
 
 static kda_status choose_schedule(const kda_context *ctx, const kda_problem *p,
-                                  struct kda_config *c)
+                                  const struct kda_tuned *row, struct kda_config *c)
 {
     c->step_limit = INT32_MAX;
     bool checkpoints_fit = p->checkpoint_every % (p->chunk ? p->chunk : 16) == 0;
@@ -349,22 +353,23 @@ static kda_status choose_schedule(const kda_context *ctx, const kda_problem *p,
         return KDA_OK;
     const char *obstacle = mma_obstacle(ctx, p, c);
     if (obstacle && p->engine == KDA_ENGINE_MMA) {
-        kda_log(ctx, KDA_LOG_ERROR, "kda_problem.engine: KDA_ENGINE_MMA: %s", obstacle);
+        kda_log(ctx, row ? KDA_LOG_WARN : KDA_LOG_ERROR, "%s: KDA_ENGINE_MMA: %s",
+                row ? "kda_context_params.tuned" : "kda_problem.engine", obstacle);
         return KDA_UNSUPPORTED;
     }
     if (p->schedule == KDA_SCHEDULE_AUTO &&
-        (p->max_tokens <= step_limit(ctx->device) || !checkpoints_fit))
+        (p->max_tokens <= step_limit(ctx->device, row) || !checkpoints_fit))
         return KDA_OK;
-    return choose_chunkwise(ctx, p, c);
+    return choose_chunkwise(ctx, p, row, c);
 }
 
-kda_status kda_config_choose(const kda_context *ctx, const kda_problem *p, enum kda_path path,
-                             struct kda_config *c)
+kda_status kda_config_choose(const kda_context *ctx, const kda_problem *p,
+                             const struct kda_tuned *row, enum kda_path path, struct kda_config *c)
 {
     c->path = path;
     c->lanes = path == KDA_PATH_LOCAL ? 1 : ctx->device->lanes;
     kda_status st = choose_step(ctx, p, c);
-    return st ? st : choose_schedule(ctx, p, c);
+    return st ? st : choose_schedule(ctx, p, row, c);
 }
 
 int64_t kda_config_step_groups(const kda_problem *p, const struct kda_config *c, int64_t sequences)

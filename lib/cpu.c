@@ -123,12 +123,23 @@ static void skip(const struct call *c, const struct kda_sequence *seq, int32_t h
         memset(kda_row(out, seq->begin + t, head), 0, (size_t)out->inner * out->element);
 }
 
-/* The longest sequence that goes token by token. */
-static int64_t step_limit(const kda_problem *p)
+/* The longest sequence that KDA_SCHEDULE_AUTO sends token by token. */
+static int32_t recurrent_up_to(const kda_plan *plan)
 {
-    if (!p->chunk)
+    const kda_problem *p = &plan->problem;
+    const bool pays = plan->ctx->cpu->vectors != KDA_VECTORS_NONE && p->key_dim >= LEAST_DIM &&
+                      p->value_dim >= LEAST_DIM;
+    if (plan->tuned && plan->tuned->recurrent_up_to >= 0)
+        return plan->tuned->recurrent_up_to;
+    return pays ? RECURRENT_UP_TO : INT32_MAX;
+}
+
+/* The longest sequence that goes token by token. */
+static int64_t step_limit(const kda_plan *plan)
+{
+    if (!plan->problem.chunk)
         return INT64_MAX;
-    return p->schedule == KDA_SCHEDULE_CHUNKWISE ? 0 : RECURRENT_UP_TO;
+    return plan->problem.schedule == KDA_SCHEDULE_CHUNKWISE ? 0 : recurrent_up_to(plan);
 }
 
 /* A sequence at work. */
@@ -202,7 +213,7 @@ static void run_sequence(struct progress *g)
 {
     const kda_problem *p = g->work.problem;
     const int64_t length = g->seq.length;
-    g->chunks = length > step_limit(p) && g->call->run->columns == 1;
+    g->chunks = length > step_limit(g->call->plan) && g->call->run->columns == 1;
     g->direct = !g->chunks && length <= DIRECT_UP_TO && p->state_dtype == KDA_F32 &&
                 p->state_layout == KDA_STATE_KV && g->work.columns % KDA_LINE == 0;
     g->now = g->memory;
@@ -278,27 +289,39 @@ static kda_status execute(kda_plan *plan, const struct kda_run *run)
 }
 
 /* Tokens in a chunk; 0: all sequences go token by token. */
-static int32_t choose_chunk(const kda_problem *p, const struct kda_cpu_level *level)
+static int32_t choose_chunk(const kda_plan *plan)
 {
+    const kda_problem *p = &plan->problem;
     const int32_t chunk = p->chunk ? p->chunk : CHUNK;
-    const bool pays = level->vectors != KDA_VECTORS_NONE && p->max_tokens > RECURRENT_UP_TO &&
-                      p->key_dim >= LEAST_DIM && p->value_dim >= LEAST_DIM &&
-                      p->checkpoint_every % chunk == 0;
+    const bool pays = p->max_tokens > recurrent_up_to(plan) && p->checkpoint_every % chunk == 0;
     if (p->schedule == KDA_SCHEDULE_RECURRENT || (p->schedule == KDA_SCHEDULE_AUTO && !pays))
         return 0;
     return chunk;
 }
 
+static bool has_engine(kda_engine engine)
+{
+    return engine == KDA_ENGINE_AUTO || engine == KDA_ENGINE_FUSED;
+}
+
 static kda_status plan_create(kda_plan *plan)
 {
     kda_problem *p = &plan->problem;
-    if (p->engine == KDA_ENGINE_CLBLAST || p->engine == KDA_ENGINE_MMA) {
+    if (plan->tuned && !has_engine(plan->tuned->engine)) {
+        kda_log(plan->ctx, KDA_LOG_WARN,
+                "kda_context_params.tuned: line %d: the CPU backend has engine fused only: going "
+                "on without",
+                plan->tuned->line);
+        plan->tuned = NULL;
+    }
+    kda_tuned_apply(plan->tuned, p);
+    if (!has_engine(p->engine)) {
         kda_log(plan->ctx, KDA_LOG_ERROR,
                 "kda_problem.engine: the CPU backend has KDA_ENGINE_FUSED only");
         return KDA_UNSUPPORTED;
     }
     const struct kda_cpu_level *level = plan->ctx->cpu;
-    p->chunk = choose_chunk(p, level);
+    p->chunk = choose_chunk(plan);
     plan->workspace = (size_t)kda_pool_threads(plan->ctx->pool) *
                       lane_floats(p, level, most_columns(p, level)) * sizeof(float);
     return KDA_OK;
@@ -313,19 +336,23 @@ static size_t describe(const kda_plan *plan, char *text, size_t n)
 {
     const kda_problem *p = &plan->problem;
     const int threads = kda_pool_threads(plan->ctx->pool);
+    char tuned[32];
+    kda_tuned_name(plan->tuned, tuned, sizeof tuned);
     if (!p->chunk)
-        return (size_t)snprintf(text, n, "schedule=recurrent device=cpu threads=%d vectors=%s",
-                                threads, plan->ctx->cpu->name);
+        return (size_t)snprintf(text, n, "schedule=recurrent device=cpu threads=%d vectors=%s%s",
+                                threads, plan->ctx->cpu->name, tuned);
     return (size_t)snprintf(text, n,
                             "schedule=chunkwise engine=fused chunk=%d recurrent_up_to=%d "
-                            "device=cpu threads=%d vectors=%s",
-                            (int)p->chunk, (int)step_limit(p), threads, plan->ctx->cpu->name);
+                            "device=cpu threads=%d vectors=%s%s",
+                            (int)p->chunk, (int)step_limit(plan), threads, plan->ctx->cpu->name,
+                            tuned);
 }
 
 static size_t list_facts(const kda_context *ctx, kda_fact *out, size_t max)
 {
     const kda_fact facts[] = {
-        {"name", "CPU backend", "queried"},
+        {"name", ctx->cpu_name, "queried"},
+        {"driver", kda_version(), "queried"},
         {"threads", ctx->cpu_threads, "queried"},
         {"vectors", ctx->cpu->name, "queried"},
     };
@@ -355,6 +382,7 @@ kda_status kda_cpu_open(kda_context *ctx, const kda_context_params *params)
     ctx->pool = kda_pool_create(ctx, params->threads);
     if (!ctx->pool)
         return kda_no_memory(ctx, "the CPU backend's threads", 0);
+    snprintf(ctx->cpu_name, sizeof ctx->cpu_name, "CPU backend, vectors %s", ctx->cpu->name);
     snprintf(ctx->cpu_threads, sizeof ctx->cpu_threads, "%d", (int)kda_pool_threads(ctx->pool));
     return KDA_OK;
 }

@@ -40,14 +40,17 @@ struct kda_context {
     struct kda_pool *pool;           /* CPU backend */
     const struct kda_cpu_level *cpu; /* its way to compute: cpu.h */
     char cpu_threads[12];            /* the pool's size, as a fact */
+    char cpu_name[32];               /* the fact "name" */
     struct kda_device *device;       /* OpenCL backend */
+    struct kda_tuned_rows *tuned;    /* NULL: none */
 };
 
 struct kda_plan {
     kda_context *ctx;
-    kda_problem problem; /* every default filled in */
-    size_t workspace;    /* bytes */
-    void *backend;       /* the backend's own part */
+    kda_problem problem;           /* every default filled in */
+    size_t workspace;              /* bytes */
+    void *backend;                 /* the backend's own part */
+    const struct kda_tuned *tuned; /* the row that it follows; NULL: none */
 };
 
 /* ---- Log and check ---------------------------------------------------------------------- */
@@ -181,7 +184,47 @@ static inline int32_t kda_key_head(const kda_problem *p, int32_t value_head)
 
 /* Names for logs and descriptions. */
 const char *kda_dtype_name(kda_dtype t);
+const char *kda_engine_name(kda_engine e);
 const char *kda_gate_name(kda_gate g);
+
+/* ---- tuned.c ---------------------------------------------------------------------------- */
+
+struct kda_span {
+    const char *at;
+    size_t length;
+};
+
+/* A row of kda_context_params.tuned. */
+struct kda_tuned {
+    int line;
+    const char *text;
+    struct kda_span device, driver; /* in the text */
+    int32_t key_dim, value_dim;
+    kda_dtype dtype;
+    /* What it chooses; what is 0, of recurrent_up_to what is negative, it leaves to the library. */
+    kda_engine engine;
+    int32_t chunk, recurrent_up_to, scan_v, scan_vec, scan_rows;
+};
+
+struct kda_tuned_rows {
+    size_t count;
+    struct kda_tuned row[];
+};
+
+/* Sets ctx->tuned, to be freed also after a failure: INVALID for text that breaks a rule. */
+kda_status kda_tuned_read(kda_context *ctx, const char *text);
+
+/* Drops the rows that are not for the context's device and driver. */
+void kda_tuned_keep(kda_context *ctx);
+
+/* The row for a problem; NULL: there is none. */
+const struct kda_tuned *kda_tuned_find(const kda_context *ctx, const kda_problem *p);
+
+/* " tuned=LINE" for a description; "" for NULL. */
+const char *kda_tuned_name(const struct kda_tuned *row, char *text, size_t n);
+
+/* Sets what a row chooses of a problem's own members. */
+void kda_tuned_apply(const struct kda_tuned *row, kda_problem *p);
 
 /* ---- cpu.c, cpu_pool.c ------------------------------------------------------------------ */
 
@@ -283,9 +326,10 @@ enum kda_kernel_id {
     KDA_KERNELS
 };
 
-/* path: the best one that may be used. */
-kda_status kda_config_choose(const kda_context *ctx, const kda_problem *p, enum kda_path path,
-                             struct kda_config *c);
+/* path: the best one that may be used. row: what it chooses besides the problem's own members;
+ * NULL: nothing. */
+kda_status kda_config_choose(const kda_context *ctx, const kda_problem *p,
+                             const struct kda_tuned *row, enum kda_path path, struct kda_config *c);
 
 /* Sets the dimensions of the factors for a problem. */
 void kda_config_pad(const kda_problem *p, struct kda_config *c);

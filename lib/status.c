@@ -19,6 +19,12 @@ const char *kda_dtype_name(kda_dtype t)
     return names[t];
 }
 
+const char *kda_engine_name(kda_engine e)
+{
+    static const char *const names[] = {"auto", "clblast", "fused", "mma"};
+    return names[e];
+}
+
 const char *kda_gate_name(kda_gate g)
 {
     static const char *const names[] = {"log", "softplus", "bounded", "none"};

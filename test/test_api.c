@@ -81,6 +81,7 @@ static int test_device(struct rig *opened)
     add_rules(suite);
     add_views(suite);
     add_threads(suite);
+    add_tuned(suite);
     SRunner *runner = srunner_create(suite);
     srunner_set_fork_status(runner, CK_NOFORK);
     srunner_run_all(runner, CK_NORMAL);

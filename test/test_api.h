@@ -16,6 +16,7 @@ void add_structs(Suite *suite); /* test_structs.c: parameter structs of other ve
 void add_rules(Suite *suite);   /* test_rules.c: each documented rule */
 void add_views(Suite *suite);   /* test_views.c: the rules that all tensors share */
 void add_threads(Suite *suite); /* test_threads.c: objects shared by threads */
+void add_tuned(Suite *suite);   /* test_tuned.c: rows of tuned choices */
 
 /* Fails the test unless the last call answered as wanted, with one ERROR line that has all the
  * words if it failed, and none if not. what: the change, for the message. */

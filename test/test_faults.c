@@ -180,6 +180,7 @@ START_TEST(test_context)
 {
     struct trial t = trial_make(rig, LOG, false);
     t.params.threads = 3;
+    t.params.tuned = "device=d driver=1 key_dim=1 value_dim=1 dtype=f32 chunk=16";
     fail_each(&contexts, &t, codes[_i]);
     if (!rig->device)
         return;

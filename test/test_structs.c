@@ -59,10 +59,10 @@ static kda_status execute_resized(const struct trial *t, size_t size, bool nonze
 START_TEST(test_older_context_params)
 {
     struct trial t = trial_make(rig, LOG, false);
-    size_t sizes[] = {offsetof(kda_context_params, log), offsetof(kda_context_params, log_level),
-                      offsetof(kda_context_params, threads),
-                      offsetof(kda_context_params, cache_dir),
-                      offsetof(kda_context_params, on_launch)};
+    size_t sizes[] = {
+        offsetof(kda_context_params, log),       offsetof(kda_context_params, log_level),
+        offsetof(kda_context_params, threads),   offsetof(kda_context_params, cache_dir),
+        offsetof(kda_context_params, on_launch), offsetof(kda_context_params, tuned)};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         expect(open_resized(&t, sizes[i], false), KDA_OK, "", "an older struct");
 }

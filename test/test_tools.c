@@ -483,6 +483,7 @@ int main(int argc, char **argv)
     srunner_add_suite(runner, suite_bench_report(kdabench));
     srunner_add_suite(runner, suite_bench_threads(kdabench));
     srunner_add_suite(runner, suite_kdatest(kdatest, kdatest_wrong));
+    srunner_add_suite(runner, suite_tune(kdabench, kdabench_wrong, kdainfo));
     srunner_set_fork_status(runner, CK_NOFORK);
     srunner_run_all(runner, CK_NORMAL);
     int failed = srunner_ntests_failed(runner);

@@ -4,8 +4,10 @@
 #include "bench.h"
 #include "machine.h"
 #include "spec.h"
+#include "tuned.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 /* Keeps the last error for the row it belongs to; warnings, and all with --verbose, go to stderr.
  */
@@ -56,6 +58,8 @@ bool bench_open(struct bench *b, const kda_context_params *params, bool verbose)
     own.launch_data = b;
     own.log_level = verbose ? KDA_LOG_DEBUG : KDA_LOG_WARN;
     b->params = own;
+    if (!own.tuned)
+        b->params.tuned = b->tuned = tuned_read();
     b->failure.status = kda_context_create(&b->ctx, &b->params);
     if (b->failure.status)
         return false;
@@ -84,4 +88,5 @@ void bench_close(struct bench *b)
     if (b->queue)
         clReleaseCommandQueue(b->queue);
     kda_context_destroy(&b->ctx);
+    free(b->tuned);
 }

@@ -33,6 +33,7 @@ struct bench {
     bool peers;             /* results stand beside others' figures */
     bool kernels;           /* results tell of each kernel: on_launch is bench_on_launch */
     bool scaling;           /* results are of several numbers of threads */
+    char *tuned;            /* the user's rows, if params has no other; owned here */
     struct kernel_log *log; /* of launches, while not NULL */
     struct failure failure; /* the library's last error, then what was made of it */
 };
@@ -104,6 +105,11 @@ struct bench_result {
 /* bench_run.c: checks the problem's result, then times it on the same plan and memory. */
 void bench_run(struct bench *b, const struct problem *problem, const struct bench_effort *effort,
                struct bench_result *result);
+
+/* bench_tune.c: searches what is fastest for each problem, says what it tries, and files a row in
+ * the user's file; returns the exit code. b: measured by bench_limits. */
+int bench_tune(struct bench *b, const struct bench_effort *effort, const struct problem *problems,
+               size_t count);
 
 /* bench_times.c */
 struct bench_samples {

@@ -7,6 +7,7 @@
 #include "info.h"
 #include "machine.h"
 #include "spec.h"
+#include "tuned.h"
 #include "workload.h"
 
 #include <dirent.h>
@@ -261,7 +262,9 @@ int info_add_library(cJSON *device, const kda_context_params *params, bool selft
 {
     struct listener log = {.lines = cJSON_CreateArray(), .verbose = verbose};
     kda_context_params own = *params;
+    char *tuned = tuned_read();
     own.cache_dir = spec_cache_dir();
+    own.tuned = tuned;
     kda_context *ctx;
     int exit_code = EXIT_SUCCESS;
     own.log = listen;
@@ -279,6 +282,7 @@ int info_add_library(cJSON *device, const kda_context_params *params, bool selft
             exit_code = EXIT_WRONG;
     }
     kda_context_destroy(&ctx);
+    free(tuned);
     cJSON_AddItemToObject(device, "log", log.lines);
     return exit_code;
 }

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "bench.h"
 #include "spec.h"
+#include "tuned.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -49,6 +50,11 @@ static const char usage[] =
     "                      all that have such figures (on one kind of device)\n"
     "  --plot FILE.svg     also draw time over length and speed over heads, by gnuplot\n"
     "  --compare A B       how two files that --json made relate, B/A; measures nothing\n"
+    "  --tune              search what is fastest for each problem, some minutes for each, and\n"
+    "                      leave it as a row for plans of the same K, V and type to follow; "
+    "engines\n"
+    "                      that bend a promise (see kda.h) are among what is tried. Without a\n"
+    "                      PROBLEM: one of bf16 and one of f32, K = V = 128\n"
     "  -v, --verbose       all that the library logs, on stderr\n"
     "  -h, --help\n"
     "\n"
@@ -83,7 +89,7 @@ static const char usage[] =
     "  1  a wrong result, or --compare finds B slower: by 5 % and more than the spread\n"
     "  2  bad usage\n"
     "  3  the device or a problem is not supported\n"
-    "\n" SPEC_CACHE_HELP "\n"
+    "\n" SPEC_CACHE_HELP "\n" TUNED_HELP "\n"
     "Examples:\n"
     "  $ kdabench --device cpu 256x32x128/softplus\n"
     "  $ kdabench --device cpu --threads 1,2,4 1024x32x128 decode:1x32x128\n"
@@ -91,6 +97,7 @@ static const char usage[] =
     "  $ kdabench --json 8192x32x128 > new.json; kdabench --compare old.json new.json\n"
     "  $ kdabench --device nvidia --peers\n"
     "  $ kdabench --plot length.svg 1024x32x128 4096x32x128 16384x32x128\n"
+    "  $ kdabench --tune 8192x32x128/softplus 8192x64x64/f32\n"
     "  $ kdabench 4x2048x32x128/f32/log/state=bf16/vk 96x128/lens=1300,547,2048\n";
 
 /* Prefill and decode of the two published models. */
@@ -106,6 +113,10 @@ static const char *const cpu_problems[] = {
     "decode:1x96x128/bf16/bounded",
 };
 
+/* What the library's own choices were measured with, mostly. */
+static const char *const gpu_tunes[] = {"8192x32x128/bf16", "8192x32x128/f32"};
+static const char *const cpu_tunes[] = {"256x32x128/bf16", "256x32x128/f32"};
+
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 enum { MOST_COUNTS = 16 };
@@ -116,7 +127,7 @@ struct options {
     enum bench_form form;
     int32_t threads[MOST_COUNTS]; /* numbers of them, of which there are */
     int counts;
-    bool list, verbose, kernels, peers;
+    bool list, verbose, kernels, peers, tune;
     const char *plot, *compare;
 };
 
@@ -177,13 +188,21 @@ static const char *read_number(int letter, const char *text, struct options *opt
 }
 
 static const struct option names[] = {
-    {"device", required_argument, NULL, 'd'},  {"threads", required_argument, NULL, 'T'},
-    {"repeat", required_argument, NULL, 'n'},  {"time", required_argument, NULL, 't'},
-    {"list", no_argument, NULL, 'l'},          {"json", no_argument, NULL, 'j'},
-    {"csv", no_argument, NULL, 'c'},           {"kernels", no_argument, NULL, 'k'},
-    {"peers", no_argument, NULL, 'e'},         {"plot", required_argument, NULL, 'p'},
-    {"compare", required_argument, NULL, 'o'}, {"verbose", no_argument, NULL, 'v'},
-    {"help", no_argument, NULL, 'h'},          {0},
+    {"device", required_argument, NULL, 'd'},
+    {"threads", required_argument, NULL, 'T'},
+    {"repeat", required_argument, NULL, 'n'},
+    {"time", required_argument, NULL, 't'},
+    {"list", no_argument, NULL, 'l'},
+    {"json", no_argument, NULL, 'j'},
+    {"csv", no_argument, NULL, 'c'},
+    {"kernels", no_argument, NULL, 'k'},
+    {"peers", no_argument, NULL, 'e'},
+    {"plot", required_argument, NULL, 'p'},
+    {"compare", required_argument, NULL, 'o'},
+    {"verbose", no_argument, NULL, 'v'},
+    {"tune", no_argument, NULL, 'u'},
+    {"help", no_argument, NULL, 'h'},
+    {0},
 };
 
 /* -1: go on; else the exit code. */
@@ -224,6 +243,9 @@ static int read_options(int argc, char **argv, struct options *options)
             break;
         case 'o':
             options->compare = optarg;
+            break;
+        case 'u':
+            options->tune = true;
             break;
         case 'v':
             options->verbose = true;
@@ -287,7 +309,8 @@ static void list_problems(const struct problems *problems)
     }
 }
 
-static bool read_defaults(struct problems *problems, const struct bench *b)
+static bool read_defaults(struct problems *problems, const struct options *options,
+                          const struct bench *b)
 {
     const char *others[64];
     size_t count = 0;
@@ -295,6 +318,9 @@ static bool read_defaults(struct problems *problems, const struct bench *b)
         ++count;
     if (count)
         return read_problems(problems, others, count);
+    if (options->tune)
+        return b->small ? read_problems(problems, cpu_tunes, COUNT(cpu_tunes))
+                        : read_problems(problems, gpu_tunes, COUNT(gpu_tunes));
     return b->small ? read_problems(problems, cpu_problems, COUNT(cpu_problems))
                     : read_problems(problems, gpu_problems, COUNT(gpu_problems));
 }
@@ -341,6 +367,8 @@ static int measure(struct bench *b, const struct options *options, const struct 
     bench_progress("device", "measuring a copy");
     bench_limits(b);
     bench_progress("", "");
+    if (options->tune)
+        return bench_tune(b, &options->effort, problems->list, problems->count);
     bench_report_open(&report, options->form, b, problems->list, problems->count);
     for (size_t i = 0; i < problems->count; ++i)
         exit_code = measure_problem(b, options, &problems->list[i], &report, exit_code);
@@ -365,7 +393,7 @@ static int open_and_measure(const struct options *options, struct problems *prob
     if (!opened) {
         fprintf(stderr, "kdabench: %s: %s\n", options->device, b.failure.why);
         exit_code = EXIT_NO_DEVICE;
-    } else if (!problems->count && !read_defaults(problems, &b)) {
+    } else if (!problems->count && !read_defaults(problems, options, &b)) {
         exit_code = EXIT_INPUT;
     } else if (options->list) {
         list_problems(problems);
@@ -390,6 +418,11 @@ int main(int argc, char **argv)
     if (options.compare)
         return argc - optind == 1 ? bench_compare(options.compare, texts[0])
                                   : refuse("--compare takes two files", "");
+    if (options.tune && (options.form != BENCH_TABLE || options.plot || options.kernels ||
+                         options.peers || options.counts > 1))
+        return refuse("--tune contradicts --json, --csv, --kernels, --peers, --plot and several "
+                      "--threads",
+                      "");
     if (optind < argc && !read_problems(&problems, texts, (size_t)(argc - optind)))
         exit_code = EXIT_INPUT;
     else if (options.list && problems.count) {

@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "info.h"
 #include "spec.h"
+#include "tuned.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -56,7 +57,7 @@ static const char usage[] =
     "  1  a self-test failed\n"
     "  2  bad usage\n"
     "  3  the device asked for is absent or the library can't use it\n"
-    "\n" SPEC_CACHE_HELP "\n"
+    "\n" SPEC_CACHE_HELP "\n" TUNED_HELP "\n"
     "Examples:\n"
     "  $ kdainfo --selftest  # does each device compute right?\n"
     "  $ kdainfo --device 0:0 --measure --json > device.json\n";

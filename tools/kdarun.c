@@ -11,6 +11,7 @@
 #include "compare.h"
 #include "job.h"
 #include "spec.h"
+#include "tuned.h"
 
 static const char help[] =
     "Usage: kdarun [options] IN.safetensors [OUT.safetensors]\n"
@@ -51,7 +52,7 @@ static const char help[] =
     "  1  a wrong result\n"
     "  2  bad usage or input\n"
     "  3  the device is absent or not able\n"
-    "\n" SPEC_CACHE_HELP "\n"
+    "\n" SPEC_CACHE_HELP "\n" TUNED_HELP "\n"
     "Examples:\n"
     "  $ kdarun --check case.safetensors  # is this machine's answer right?\n"
     "  $ kdarun --device 0:0 in.safetensors out.safetensors  # on the first OpenCL device\n"
@@ -235,11 +236,14 @@ static int open_context(struct run *r)
     int code = spec_resolve(r->options.device, &params);
     if (code)
         return code;
+    char *tuned = tuned_read();
+    params.tuned = tuned;
     kda_log_level shown = r->options.verbose ? KDA_LOG_INFO : KDA_LOG_WARN;
     params.log_data = &r->level;
     params.log_level = shown;
     r->level = params.backend == KDA_AUTO && !r->options.verbose ? KDA_LOG_ERROR : shown;
     kda_status status = kda_context_create(&r->ctx, &params);
+    free(tuned);
     r->level = shown;
     return status ? refused(r, "kda_context_create", status) : GO_ON;
 }
