@@ -14,6 +14,7 @@ Suite *suite_problem(void);
 Suite *suite_bench_files(const char *path);
 Suite *suite_bench_report(const char *path);
 Suite *suite_bench_threads(const char *path);
+Suite *suite_help(const char *kdabench_path, const char *kdainfo_path);
 Suite *suite_kdatest(const char *path, const char *wrong_path);
 Suite *suite_tune(const char *kdabench, const char *kdabench_wrong, const char *kdainfo);
 Suite *suite_programs(void);
