@@ -36,7 +36,7 @@
 #define KDA_SCAN_VEC 4 /* columns of an item: 4, 8 or 16 */
 #endif
 #ifndef KDA_SCAN_ROWS
-#define KDA_SCAN_ROWS 2 /* tokens of an item: 1, 2 or 4 */
+#define KDA_SCAN_ROWS 2 /* tokens of an item: 1, 2, 4, 8 or 16 */
 #endif
 
 #ifndef KDA_SCAN_STAGED

@@ -130,9 +130,9 @@ size_t kda_config_items(const struct kda_config *c, enum kda_kernel_id id)
     }
 }
 
-static kda_status no_work_group(const kda_context *ctx)
+static kda_status no_work_group(const kda_context *ctx, kda_log_level level)
 {
-    kda_log(ctx, KDA_LOG_ERROR,
+    kda_log(ctx, level,
             "the device's limits (%zu work-items, %llu bytes of local memory) allow no work-group "
             "for this problem",
             ctx->device->max_work_group, (unsigned long long)ctx->device->local_bytes);
@@ -151,7 +151,7 @@ static kda_status choose_step(const kda_context *ctx, const kda_problem *p, stru
     while (kda_config_items(c, KDA_KERNEL_STEP) > d->max_work_group ||
            local_bytes(c) > d->local_bytes)
         if (!shrink_step(p, c))
-            return no_work_group(ctx);
+            return no_work_group(ctx, KDA_LOG_ERROR);
     if (kda_config_step_groups(p, c, p->max_sequences) > INT32_MAX) {
         kda_log(ctx, KDA_LOG_ERROR,
                 "kda_problem.max_sequences * value_heads * tiles of value_dim passes 2^31-1 "
@@ -219,6 +219,8 @@ static const char *mma_obstacle(const kda_context *ctx, const kda_problem *p,
         return "key_dim must be 128 and value_dim 64 or 128";
     if ((p->chunk && p->chunk != 64) || p->checkpoint_every % 64)
         return "chunks have 64 tokens";
+    if (ctx->device->max_work_group < MMA_PREPARE_ITEMS)
+        return "the device's work-groups are too small";
     if (!ctx->device->is_cpu && (!ctx->device->matrix || c->path != KDA_PATH_PTX))
         return "the device has no matrix units that this library knows";
     return NULL;
@@ -291,7 +293,7 @@ static bool choose_scan(const struct kda_device *d, const kda_problem *p,
            kda_config_items(c, KDA_KERNEL_SCAN) > d->max_work_group) {
         if (c->scan_v > c->scan_vec)
             c->scan_v /= 2;
-        else if (c->scan_rows < 4)
+        else if (c->scan_rows < 16)
             c->scan_rows *= 2;
         else
             return false;
@@ -323,6 +325,8 @@ static kda_status choose_chunkwise(const kda_context *ctx, const kda_problem *p,
     const struct kda_device *d = ctx->device;
     c->engine = p->engine == KDA_ENGINE_CLBLAST ? KDA_ENGINE_CLBLAST : KDA_ENGINE_FUSED;
     c->gemm_wg = 64;
+    while ((size_t)c->gemm_wg > d->max_work_group)
+        c->gemm_wg /= 2;
     c->chunk = choose_chunk(p, d->is_cpu, c->engine);
     c->step_limit = p->schedule == KDA_SCHEDULE_CHUNKWISE ? 0 : step_limit(d, row);
     choose_prepare(d, p, c);
@@ -330,7 +334,7 @@ static kda_status choose_chunkwise(const kda_context *ctx, const kda_problem *p,
     if (p->engine == KDA_ENGINE_MMA)
         return choose_mma(ctx, p, c);
     if (!choose_scan(d, p, row, c))
-        return no_work_group(ctx);
+        return no_work_group(ctx, row ? KDA_LOG_WARN : kda_no_chunks_level(p));
     return kda_workspace_choose(ctx, p, c);
 }
 
@@ -360,7 +364,12 @@ static kda_status choose_schedule(const kda_context *ctx, const kda_problem *p,
     if (p->schedule == KDA_SCHEDULE_AUTO &&
         (p->max_tokens <= step_limit(ctx->device, row) || !checkpoints_fit))
         return KDA_OK;
-    return choose_chunkwise(ctx, p, row, c);
+    kda_status st = choose_chunkwise(ctx, p, row, c);
+    if (st != KDA_UNSUPPORTED || row || p->schedule != KDA_SCHEDULE_AUTO)
+        return st;
+    c->chunk = 0; /* a warning has said why there are none */
+    c->step_limit = INT32_MAX;
+    return KDA_OK;
 }
 
 kda_status kda_config_choose(const kda_context *ctx, const kda_problem *p,

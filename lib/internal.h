@@ -293,6 +293,13 @@ size_t kda_device_sub_group_size(const struct kda_device *d, cl_kernel kernel, s
 
 /* ---- OpenCL: config.c ------------------------------------------------------------------- */
 
+/* Level for what keeps a problem from going in chunks: where the schedule is the library's choice,
+ * it goes token by token instead. */
+static inline kda_log_level kda_no_chunks_level(const kda_problem *p)
+{
+    return p->schedule == KDA_SCHEDULE_AUTO ? KDA_LOG_WARN : KDA_LOG_ERROR;
+}
+
 /* How the kernels are specialised and launched. */
 struct kda_config {
     enum kda_path path;

@@ -62,9 +62,12 @@ kda_status kda_workspace_choose(const kda_context *ctx, const kda_problem *p, st
     uint64_t chunk_bytes = kda_workspace_layout(p, c).bytes - least.bytes;
     c->piece = 1;
     if (least.bytes > limit) {
-        kda_log(ctx, KDA_LOG_ERROR,
-                "kda_problem.max_workspace must be at least %zu for this problem (the limit is "
-                "%llu)",
+        kda_log(ctx, p->max_workspace ? KDA_LOG_ERROR : kda_no_chunks_level(p),
+                p->max_workspace
+                    ? "kda_problem.max_workspace must be at least %zu for this problem "
+                      "(the limit is %llu)"
+                    : "one chunk's workspace takes %zu bytes, the device's buffers at "
+                      "most %llu",
                 least.bytes, (unsigned long long)limit);
         return p->max_workspace ? KDA_INVALID : KDA_UNSUPPORTED;
     }

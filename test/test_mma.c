@@ -5,6 +5,7 @@
  * SPDX-License-Identifier: MIT */
 #include "harness.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define MMA "engine=mma schedule=chunkwise K=128 dtype=bf16 "
@@ -12,19 +13,28 @@
 #define BOUNDED "gate=bounded a_log=rate dt_bias=normal "
 #define MODEL "norm=1 activation=sigmoid state=normal "
 
-/* Whether the device runs it: by matrix units, or by plain OpenCL C built by PoCL. */
-static bool has_mma(void)
+/* The value of a fact of the device's; "" if there is none of that name. */
+static const char *fact(const char *name)
 {
     kda_fact facts[64];
     size_t count = kda_context_facts(device.ctx, facts, 64);
     for (size_t i = 0; i < count && i < 64; i++)
-        if (!strcmp(facts[i].name, "matrix_units") && !strncmp(facts[i].value, "yes", 3))
-            return true;
-    return strstr(device.driver, "Portable Computing Language");
+        if (!strcmp(facts[i].name, name))
+            return facts[i].value;
+    return "";
+}
+
+/* Whether the device runs it: by matrix units, or by plain OpenCL C built by PoCL. */
+static bool has_mma(void)
+{
+    return !strncmp(fact("matrix_units"), "yes", 3) ||
+           (strstr(device.driver, "Portable Computing Language") && !strcmp(fact("type"), "cpu") &&
+            atoi(fact("max_work_group_size")) >= 512);
 }
 #define NEEDS_MMA                                                                                  \
     NEEDS(device.id, "the CPU backend has no matrix units");                                       \
-    NEEDS(has_mma(), "no matrix units, and plain OpenCL C would build for minutes")
+    NEEDS(has_mma(), "no matrix units, and plain OpenCL C does not fit or would build for "        \
+                     "minutes")
 
 static const char *const calls[] = {
     "H=2 V=128 lengths=200 " MODEL BOUNDED,

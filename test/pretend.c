@@ -1,0 +1,92 @@
+/* Has every OpenCL device claim what the environment says, and keep to it: linked in front of
+ * OpenCL, so that a CPU runs what GPUs and small devices get.
+ *
+ *     KDA_PRETEND_TYPE=gpu        it is a GPU
+ *     KDA_PRETEND_WORK_GROUP=N    work-groups have at most N items
+ *     KDA_PRETEND_ALLOC=BYTES     buffers are no larger, but for what tests put around their
+ * contents
+ *
+ * SPDX-License-Identifier: MIT */
+#include <stdlib.h>
+
+#include "kda.h"
+
+cl_int __real_clGetDeviceInfo(cl_device_id id, cl_device_info what, size_t size, void *value,
+                              size_t *answer);
+cl_int __wrap_clGetDeviceInfo(cl_device_id id, cl_device_info what, size_t size, void *value,
+                              size_t *answer);
+cl_int __real_clGetKernelWorkGroupInfo(cl_kernel kernel, cl_device_id id,
+                                       cl_kernel_work_group_info what, size_t size, void *value,
+                                       size_t *answer);
+cl_int __wrap_clGetKernelWorkGroupInfo(cl_kernel kernel, cl_device_id id,
+                                       cl_kernel_work_group_info what, size_t size, void *value,
+                                       size_t *answer);
+cl_mem __real_clCreateBuffer(cl_context context, cl_mem_flags flags, size_t size, void *from,
+                             cl_int *code);
+cl_mem __wrap_clCreateBuffer(cl_context context, cl_mem_flags flags, size_t size, void *from,
+                             cl_int *code);
+cl_int __real_clEnqueueNDRangeKernel(cl_command_queue queue, cl_kernel kernel, cl_uint dims,
+                                     const size_t *offset, const size_t *global,
+                                     const size_t *local, cl_uint waits, const cl_event *wait,
+                                     cl_event *event);
+cl_int __wrap_clEnqueueNDRangeKernel(cl_command_queue queue, cl_kernel kernel, cl_uint dims,
+                                     const size_t *offset, const size_t *global,
+                                     const size_t *local, cl_uint waits, const cl_event *wait,
+                                     cl_event *event);
+
+static unsigned long long limit(const char *name)
+{
+    const char *text = getenv(name);
+    return text ? strtoull(text, NULL, 10) : ~0ull;
+}
+#define MOST_ITEMS limit("KDA_PRETEND_WORK_GROUP")
+#define MOST_BYTES limit("KDA_PRETEND_ALLOC")
+
+cl_int __wrap_clGetDeviceInfo(cl_device_id id, cl_device_info what, size_t size, void *value,
+                              size_t *answer)
+{
+    cl_int err = __real_clGetDeviceInfo(id, what, size, value, answer);
+    if (err || !value)
+        return err;
+    if (what == CL_DEVICE_TYPE && getenv("KDA_PRETEND_TYPE"))
+        *(cl_device_type *)value = CL_DEVICE_TYPE_GPU;
+    if (what == CL_DEVICE_MAX_WORK_GROUP_SIZE && *(size_t *)value > MOST_ITEMS)
+        *(size_t *)value = (size_t)MOST_ITEMS;
+    if (what == CL_DEVICE_MAX_MEM_ALLOC_SIZE && *(cl_ulong *)value > MOST_BYTES)
+        *(cl_ulong *)value = MOST_BYTES;
+    return err;
+}
+
+cl_int __wrap_clGetKernelWorkGroupInfo(cl_kernel kernel, cl_device_id id,
+                                       cl_kernel_work_group_info what, size_t size, void *value,
+                                       size_t *answer)
+{
+    cl_int err = __real_clGetKernelWorkGroupInfo(kernel, id, what, size, value, answer);
+    if (!err && value && what == CL_KERNEL_WORK_GROUP_SIZE && *(size_t *)value > MOST_ITEMS)
+        *(size_t *)value = (size_t)MOST_ITEMS;
+    return err;
+}
+
+cl_mem __wrap_clCreateBuffer(cl_context context, cl_mem_flags flags, size_t size, void *from,
+                             cl_int *code)
+{
+    enum { GUARDS = 2 * 4096 };
+    if (size < GUARDS || size - GUARDS <= MOST_BYTES)
+        return __real_clCreateBuffer(context, flags, size, from, code);
+    if (code)
+        *code = CL_INVALID_BUFFER_SIZE;
+    return NULL;
+}
+
+cl_int __wrap_clEnqueueNDRangeKernel(cl_command_queue queue, cl_kernel kernel, cl_uint dims,
+                                     const size_t *offset, const size_t *global,
+                                     const size_t *local, cl_uint waits, const cl_event *wait,
+                                     cl_event *event)
+{
+    size_t items = 1;
+    for (cl_uint i = 0; local && i < dims; i++)
+        items *= local[i];
+    return items > MOST_ITEMS ? CL_INVALID_WORK_GROUP_SIZE
+                              : __real_clEnqueueNDRangeKernel(queue, kernel, dims, offset, global,
+                                                              local, waits, wait, event);
+}
