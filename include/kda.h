@@ -195,8 +195,8 @@ typedef enum kda_vectors {
     KDA_VECTORS_AUTO = 0, /* as long as the processor has */
     KDA_VECTORS_NONE = 1, /* the recurrence as written above, in plain C: slow */
     KDA_VECTORS_128 = 2,  /* SSE2, NEON or what the compiler makes of it */
-    KDA_VECTORS_256 = 3,  /* AVX2 and FMA */
-    KDA_VECTORS_512 = 4   /* AVX-512 F, BW, DQ and VL */
+    KDA_VECTORS_256 = 3,  /* AVX2 and FMA; SVE of 256 bits */
+    KDA_VECTORS_512 = 4   /* AVX-512 F, BW, DQ and VL; SVE of 512 bits */
 } kda_vectors;
 
 /* Receives one line, without newline, valid during the call. May be called from any thread that

@@ -10,6 +10,8 @@
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
+#elif defined(__ARM_FEATURE_SVE)
+#include <arm_sve.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
@@ -45,7 +47,9 @@ INLINE vf all(float x)
 /* a b + c, rounded once where the processor can. */
 INLINE vf madd(vf a, vf b, vf c)
 {
-#if KDA_VECTOR_BYTES == 64
+#ifdef __ARM_FEATURE_SVE
+    return svmla_f32_x(svptrue_b32(), c, a, b);
+#elif KDA_VECTOR_BYTES == 64
     return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif KDA_VECTOR_BYTES == 32
     return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);

@@ -10,6 +10,10 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
+#ifdef __aarch64__
+#include <sys/auxv.h>
+#include <sys/prctl.h>
+#endif
 
 #include "kda.h"
 
@@ -140,13 +144,15 @@ static void expect_vectors(kda_vectors asked, const char *wanted)
 /* The longest that the processor has, up to what was asked for. */
 START_TEST(test_vectors_as_asked_for)
 {
-    const char *at_256 = "128", *at_512;
-#ifdef __x86_64__
+    const char *at_256 = "128", *at_512 = "128";
+#ifdef __aarch64__
+    const int vl = getauxval(AT_HWCAP) & HWCAP_SVE ? prctl(PR_SVE_GET_VL) & PR_SVE_VL_LEN_MASK : 0;
+    at_256 = vl == 32 ? "256" : "128";
+    at_512 = vl == 64 ? "512" : at_256;
+#elif defined(__x86_64__)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         at_256 = "256";
-#endif
     at_512 = at_256;
-#ifdef __x86_64__
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
         at_512 = "512";

@@ -295,6 +295,7 @@ END_TEST
 TCase *tcase_soak(enum level level)
 {
     TCase *tcase = tcase_create("soak");
+    tcase_set_tags(tcase, "soak"); /* for CK_EXCLUDE_TAGS */
     tcase_add_checked_fixture(tcase, NULL, harness_teardown);
     tcase_set_timeout(tcase, 600);
     tcase_add_loop_test(tcase, test_serving_soak, 0,

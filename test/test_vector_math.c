@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "convert.h"
+#include "cpu.h"
 #include "vector_math.h"
 
 enum { SKIPPED = 77 /* meson's exit code */, STRIDE = 1009 /* of the floats tried */ };
@@ -173,14 +174,10 @@ END_TEST
 
 static bool processor_has_them(void)
 {
-#if KDA_VECTOR_BYTES == 64
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-#elif KDA_VECTOR_BYTES == 32
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#else
-    return true;
-#endif
+    const kda_vectors vectors = W == 16  ? KDA_VECTORS_512
+                                : W == 8 ? KDA_VECTORS_256
+                                         : KDA_VECTORS_128;
+    return kda_cpu_level_choose(vectors)->vectors == vectors;
 }
 
 int main(void)

@@ -99,7 +99,7 @@ double bench_host_flops(int threads, int bits)
     threads = clamp(threads);
     for (int i = 0; i < threads; ++i) {
         parts[i] = (struct part){.work = multiply_part, .peak = bench_peak_16};
-#ifdef KDA_X86_LEVELS
+#ifdef KDA_WIDE_LEVELS
         if (bits >= 256)
             parts[i].peak = bits >= 512 ? bench_peak_64 : bench_peak_32;
 #endif
