@@ -233,6 +233,51 @@ START_TEST(test_memory_is_bounded)
 }
 END_TEST
 
+static long peak_kib(void)
+{
+    struct rusage usage;
+    ck_assert(!getrusage(RUSAGE_SELF, &usage));
+    return usage.ru_maxrss;
+}
+
+/* A million tokens, each adding 1 to a number, in the memory that the plan names (and some MiB for
+ * what else goes on): not even 16 bytes a token. */
+START_TEST(test_million_tokens)
+{
+    enum { MILLION = 1000000, DIM = 16 };
+    const size_t size = (size_t)MILLION * DIM * sizeof(uint16_t);
+    uint16_t *in = malloc(size), *out = malloc(size);
+    float state[DIM * DIM];
+    kda_context *ctx;
+    kda_plan *plan;
+    ck_assert(in && out);
+    memset(out, 0xa5, size);
+    for (size_t i = 0; i < (size_t)MILLION * DIM; i++)
+        in[i] = i % DIM ? 0 : 0x3f80; /* 1 */
+    ck_assert_int_eq(kda_context_create(&ctx, kda_context_params(.backend = KDA_CPU, .threads = 2)),
+                     KDA_OK);
+    ck_assert_int_eq(
+        kda_plan_create(
+            &plan, ctx,
+            kda_problem(.heads = 1, .key_dim = DIM, .value_dim = DIM, .max_tokens = MILLION,
+                        .dtype = KDA_BF16, .scale = 1, .rule = KDA_RULE_ADDITIVE,
+                        .gate = KDA_GATE_NONE,
+                        .schedule = _i ? KDA_SCHEDULE_CHUNKWISE : KDA_SCHEDULE_RECURRENT)),
+        KDA_OK);
+    const long before = peak_kib();
+    ck_assert_int_eq(
+        kda_execute(plan, kda_args(.tokens = MILLION, .q.host = in, .k.host = in, .v.host = in,
+                                   .out.host = out, .final_state.host = state)),
+        KDA_OK);
+    ck_assert_int_lt(peak_kib() - before, (long)(kda_plan_workspace(plan) >> 10) + 8192);
+    ck_assert(state[0] == MILLION && state[1] == 0);
+    kda_plan_destroy(&plan);
+    kda_context_destroy(&ctx);
+    free(in);
+    free(out);
+}
+END_TEST
+
 static void keep_line(void *data, kda_log_level level, const char *line)
 {
     if (level == KDA_LOG_ERROR)
@@ -273,6 +318,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_threads_change_nothing, 0,
                         (int)(sizeof calls / sizeof calls[0]));
     tcase_add_test(tcase, test_vectors_as_asked_for);
+    tcase_add_loop_test(tcase, test_million_tokens, 0, 2);
     tcase_add_test(tcase, test_first_wrong_gate_is_named);
     tcase_add_test(tcase, test_small_calls_wake_nobody);
     tcase_add_loop_test(tcase, test_memory_is_bounded, 0, (int)(sizeof calls / sizeof calls[0]));

@@ -372,6 +372,23 @@ START_TEST(test_verbose)
 }
 END_TEST
 
+/* Without a GPU the CPU backend is the default, with PoCL (if it is there) as without any driver.
+ */
+START_TEST(test_default_device)
+{
+    const char *named = getenv("OCL_ICD_VENDORS");
+    char *kept = named ? strdup(named) : NULL;
+    sample_write(&s, "in");
+    setenv("OCL_ICD_VENDORS", _i ? "pocl.icd" : "/nonexistent", 1);
+    struct outcome o = run_arguments((const char *const[]){"--verbose", "in", "result", NULL});
+    unsetenv("OCL_ICD_VENDORS");
+    if (kept)
+        setenv("OCL_ICD_VENDORS", kept, 1);
+    free(kept);
+    CHECK_OUTCOME(&o, 0, "using the CPU backend", "device=cpu threads=");
+}
+END_TEST
+
 Suite *suite_input(void)
 {
     Suite *suite = suite_create("input");
@@ -392,6 +409,7 @@ Suite *suite_input(void)
     tcase_add_test(tcase, test_engine_that_the_device_lacks);
     tcase_add_test(tcase, test_help_and_version);
     tcase_add_test(tcase, test_verbose);
+    tcase_add_loop_test(tcase, test_default_device, 0, 2);
     suite_add_tcase(suite, tcase);
     return suite;
 }
