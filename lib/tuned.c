@@ -278,7 +278,9 @@ const struct kda_tuned *kda_tuned_find(const kda_context *ctx, const kda_problem
 
 const char *kda_tuned_name(const struct kda_tuned *row, char *text, size_t n)
 {
-    snprintf(text, n, row ? " tuned=%d" : "", row ? row->line : 0);
+    *text = '\0';
+    if (row)
+        snprintf(text, n, " tuned=%d", row->line);
     return text;
 }
 
