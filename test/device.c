@@ -34,18 +34,17 @@ void device_last_error(char *text, size_t size)
     pthread_mutex_unlock(&lock);
 }
 
+/* In place of a driver: how it computes. */
 static void name_cpu(void)
 {
     kda_fact facts[64];
     size_t n = kda_context_facts(device.ctx, facts, 64);
     snprintf(device.name, sizeof(device.name), "cpu");
-    for (size_t i = 0, length = 0; i < n && i < 64; i++) {
-        int wrote = snprintf(device.driver + length, sizeof(device.driver) - length, "%s%s %s",
-                             i ? ", " : "", facts[i].name, facts[i].value);
-        length += (size_t)wrote;
-        if (length >= sizeof(device.driver))
-            break;
-    }
+    for (size_t i = 0, length = 0; i < n && i < 64 && length < sizeof(device.driver); i++)
+        if (!strcmp(facts[i].name, "threads") || !strcmp(facts[i].name, "vectors"))
+            length +=
+                (size_t)snprintf(device.driver + length, sizeof(device.driver) - length, "%s%s %s",
+                                 length ? ", " : "", facts[i].name, facts[i].value);
 }
 
 static void name_opencl(void)
