@@ -14,6 +14,7 @@ static _Thread_local struct fault fault;
 static _Thread_local int calls;
 static _Thread_local const char *failed;
 static _Thread_local long held;
+static _Thread_local bool in_clblast; /* what it makes it may keep */
 
 void fault_start(struct fault wanted)
 {
@@ -41,8 +42,13 @@ static bool fails(const char *name)
     calls++;
     if (calls < fault.first || calls > fault.last)
         return false;
-    failed = name;
+    failed = in_clblast ? "CLBlastSgemmStridedBatched" : name;
     return true;
+}
+
+static void hold(long n)
+{
+    held += in_clblast ? 0 : n;
 }
 
 #define DECLARE(type, name, parameters)                                                            \
@@ -54,7 +60,7 @@ static bool fails(const char *name)
     DECLARE(type, name, parameters)                                                                \
     {                                                                                              \
         type made = fails(#name) ? NULL : __real_##name arguments;                                 \
-        held += made != NULL;                                                                      \
+        hold(made != NULL);                                                                        \
         return made;                                                                               \
     }
 CALLS_POINTER(POINTER)
@@ -63,7 +69,7 @@ CALLS_POINTER(POINTER)
     DECLARE(type, name, parameters)                                                                \
     {                                                                                              \
         int error = fails(#name) ? EAGAIN : __real_##name arguments;                               \
-        held += !error;                                                                            \
+        hold(!error);                                                                              \
         return error;                                                                              \
     }
 CALLS_ERRNO(ERRNO)
@@ -75,7 +81,7 @@ CALLS_ERRNO(ERRNO)
         if (fail && code)                                                                          \
             *code = fault.code;                                                                    \
         type made = fail ? NULL : __real_##name arguments;                                         \
-        held += made != NULL;                                                                      \
+        hold(made != NULL);                                                                        \
         return made;                                                                               \
     }
 CALLS_HANDLE(HANDLE)
@@ -92,7 +98,7 @@ CALLS_QUICK(CODE)
     DECLARE(type, name, parameters)                                                                \
     {                                                                                              \
         type error = fails(#name) ? fault.code : __real_##name arguments;                          \
-        held += !error;                                                                            \
+        hold(!error);                                                                              \
         return error;                                                                              \
     }
 CALLS_RETAIN(RETAIN)
@@ -102,35 +108,46 @@ CALLS_RETAIN(RETAIN)
     DECLARE(type, name, parameters)                                                                \
     {                                                                                              \
         type error = fails(#name) ? (type)fault.code : __real_##name arguments;                    \
-        held += !error && event;                                                                   \
+        hold(!error && event);                                                                     \
         return error;                                                                              \
     }
 CALLS_LAUNCH(LAUNCH)
-LAUNCH(CLBlastStatusCode, CLBlastSgemmStridedBatched,
-       (CLBlastLayout layout, CLBlastTranspose ta, CLBlastTranspose tb, size_t m, size_t n,
-        size_t k, float alpha, cl_mem a, size_t a_at, size_t lda, size_t a_stride, cl_mem b,
-        size_t b_at, size_t ldb, size_t b_stride, float beta, cl_mem c, size_t c_at, size_t ldc,
-        size_t c_stride, size_t batch, cl_command_queue *queue, cl_event *event),
-       (layout, ta, tb, m, n, k, alpha, a, a_at, lda, a_stride, b, b_at, ldb, b_stride, beta, c,
-        c_at, ldc, c_stride, batch, queue, event))
+
+/* Its own calls fail too, where it is linked statically. */
+DECLARE(CLBlastStatusCode, CLBlastSgemmStridedBatched,
+        (CLBlastLayout layout, CLBlastTranspose ta, CLBlastTranspose tb, size_t m, size_t n,
+         size_t k, float alpha, cl_mem a, size_t a_at, size_t lda, size_t a_stride, cl_mem b,
+         size_t b_at, size_t ldb, size_t b_stride, float beta, cl_mem c, size_t c_at, size_t ldc,
+         size_t c_stride, size_t batch, cl_command_queue *queue, cl_event *event))
+{
+    if (fails("CLBlastSgemmStridedBatched"))
+        return (CLBlastStatusCode)fault.code;
+    in_clblast = true;
+    CLBlastStatusCode error = __real_CLBlastSgemmStridedBatched(
+        layout, ta, tb, m, n, k, alpha, a, a_at, lda, a_stride, b, b_at, ldb, b_stride, beta, c,
+        c_at, ldc, c_stride, batch, queue, event);
+    in_clblast = false;
+    hold(!error && event);
+    return error;
+}
 
 /* Giving back does not fail. */
 #define RELEASE(type, name, parameters, arguments)                                                 \
     DECLARE(type, name, parameters)                                                                \
     {                                                                                              \
-        held--;                                                                                    \
+        hold(-1);                                                                                  \
         return __real_##name arguments;                                                            \
     }
 CALLS_RELEASE(RELEASE)
 
 DECLARE(void, free, (void *p))
 {
-    held -= p != NULL;
+    hold(-(p != NULL));
     __real_free(p);
 }
 
 DECLARE(int, pthread_join, (pthread_t thread, void **result))
 {
-    held--;
+    hold(-1);
     return __real_pthread_join(thread, result);
 }
