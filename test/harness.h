@@ -151,10 +151,14 @@ TCase *tcase_serving(void);
 TCase *tcase_sizes(enum level level);
 TCase *tcase_large(void);
 TCase *tcase_soak(enum level level);
+TCase *tcase_decode(int calls);
 TCase *tcase_queues(void);
 TCase *tcase_mma(void);
 TCase *tcase_engines(void);
 Suite *suite_shapes(enum level level);
 Suite *suite_relations(void);
+
+/* soak.c: the exit code. */
+int soak(const kda_context_params *params, long seconds);
 
 #endif

@@ -17,6 +17,7 @@ enum { MOST_WORDS = 256 };
 struct options {
     const char *device, *golden, *call, *tap;
     enum level level;
+    long soak; /* seconds */
 };
 
 static const char help[] =
@@ -32,6 +33,10 @@ static const char help[] =
     "  --seed N            of random problems and numbers; default: $KDA_TEST_SEED, else 1\n"
     "  --with WORDS        put before every call, such as schedule=recurrent (test/call.h)\n"
     "  --call TEXT         runs one call, as a failed test prints it, and nothing else\n"
+    "  --soak SECONDS      random problems, serving, decode and queues over and over, with other "
+    "seeds "
+    "and\n"
+    "                      in new contexts; tells the process's memory; with --device\n"
     "  --tap FILE          writes the results in the Test Anything Protocol too; with --device\n"
     "  --golden DIR        where the golden vectors are; default: " GOLDEN_DIR "\n"
     "  --verbose           names every test, and every call before it runs\n"
@@ -60,6 +65,12 @@ static bool read_seed(const char *text)
     return *text && !text[strspn(text, "0123456789")] && !errno;
 }
 
+static bool read_soak(const char *text, long *seconds)
+{
+    *seconds = strtol(text, NULL, 10);
+    return *text && !text[strspn(text, "0123456789")] && *seconds >= 1 && *seconds <= 1000000;
+}
+
 static bool read_level(const char *text, enum level *level)
 {
     *level = !strcmp(text, "full") ? FULL : QUICK;
@@ -70,11 +81,17 @@ static bool read_level(const char *text, enum level *level)
 static int read_options(int argc, char **argv, struct options *o)
 {
     static const struct option options[] = {
-        {"device", required_argument, NULL, 'd'}, {"level", required_argument, NULL, 'l'},
-        {"seed", required_argument, NULL, 's'},   {"call", required_argument, NULL, 'c'},
-        {"golden", required_argument, NULL, 'g'}, {"tap", required_argument, NULL, 't'},
-        {"with", required_argument, NULL, 'w'},   {"verbose", no_argument, NULL, 'v'},
-        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0},
+        {"device", required_argument, NULL, 'd'},
+        {"level", required_argument, NULL, 'l'},
+        {"seed", required_argument, NULL, 's'},
+        {"call", required_argument, NULL, 'c'},
+        {"golden", required_argument, NULL, 'g'},
+        {"tap", required_argument, NULL, 't'},
+        {"with", required_argument, NULL, 'w'},
+        {"soak", required_argument, NULL, 'o'},
+        {"verbose", no_argument, NULL, 'v'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
     };
     int c;
     while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -94,6 +111,8 @@ static int read_options(int argc, char **argv, struct options *o)
             return fputs(help, stdout), -1;
         else if (c == 'l' && !read_level(optarg, &o->level))
             return usage("--level", optarg);
+        else if (c == 'o' && !read_soak(optarg, &o->soak))
+            return usage("--soak", optarg);
         else if (c == 's' && !read_seed(optarg))
             return usage("--seed", optarg);
         else if (c == '?')
@@ -258,8 +277,10 @@ int main(int argc, char **argv)
     if (strlen(harness_words) >= MOST_WORDS)
         return usage("--with", "too long");
     if (!o.device || !*o.device)
-        return o.tap ? usage("--tap", "needs --device") : test_everything(&o);
+        return o.tap    ? usage("--tap", "needs --device")
+               : o.soak ? usage("--soak", "needs --device")
+                        : test_everything(&o);
     kda_context_params params = {.struct_size = sizeof(params)};
     code = spec_resolve(o.device, &params);
-    return code ? code : test_device(&params, &o);
+    return code ? code : o.soak ? soak(&params, o.soak) : test_device(&params, &o);
 }

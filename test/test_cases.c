@@ -373,5 +373,6 @@ Suite *suite_cases(enum level level)
     if (level == FULL)
         suite_add_tcase(suite, tcase_large());
     suite_add_tcase(suite, tcase_soak(level));
+    suite_add_tcase(suite, tcase_decode(level == FULL ? 100000 : 1000));
     return suite;
 }

@@ -222,49 +222,6 @@ START_TEST(test_workspace_size_does_not_matter)
 }
 END_TEST
 
-/* Tokens more than 2^31 elements apart, in one buffer for v and out. */
-enum { FAR_V = 8 };
-static const int64_t far_stride = ((int64_t)1 << 31) + 2 * FAR_V;
-static const size_t far_size = 2 * (((size_t)1 << 31) + 4 * FAR_V);
-
-/* Where buffers cannot be so large, strides cannot either. */
-static bool has_far_memory(void)
-{
-    cl_ulong most = 0, all = 0;
-    clGetDeviceInfo(device.id, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof(most), &most, NULL);
-    clGetDeviceInfo(device.id, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof(all), &all, NULL);
-    return most >= far_size && all >= 2 * far_size;
-}
-
-START_TEST(test_strides_beyond_32_bits_on_device)
-{
-    NEEDS_QUEUES;
-    NEEDS(has_far_memory(), "the device has not the memory");
-    struct call *near = run("V=8 lengths=2 dtype=bf16 state=normal"), *far = copy(near);
-    kda_plan *plan = plan_for(near);
-    struct buffers *buffers = upload(far, plan, device.context);
-    cl_int code;
-    cl_mem memory = clCreateBuffer(device.context, CL_MEM_READ_WRITE, far_size, NULL, &code);
-    check_cl(code);
-    buffers->args.v = (kda_input){.mem = memory, .token_stride = far_stride};
-    buffers->args.out =
-        (kda_output){.mem = memory, .offset = 2 * FAR_V, .token_stride = far_stride};
-    for (size_t t = 0; t < 2; t++)
-        check_cl(clEnqueueWriteBuffer(device.queue, memory, CL_TRUE, 2 * t * (size_t)far_stride,
-                                      2 * FAR_V, tensor_at(&near->tensor[V], (int64_t)t * FAR_V), 0,
-                                      NULL, NULL));
-    kda_status status = kda_enqueue(plan, device.queue, &buffers->args, 0, NULL, NULL);
-    ck_assert_int_eq(status, KDA_OK);
-    download(far, buffers, device.queue);
-    for (size_t t = 0; t < 2; t++)
-        check_cl(clEnqueueReadBuffer(
-            device.queue, memory, CL_TRUE, 2 * (t * (size_t)far_stride + FAR_V), 2 * FAR_V,
-            tensor_at(&far->tensor[OUT], (int64_t)t * FAR_V), 0, NULL, NULL));
-    clReleaseMemObject(memory);
-    same_results(far, near);
-}
-END_TEST
-
 TCase *tcase_queues(void)
 {
     TCase *tcase = tcase_create("queues");
@@ -276,6 +233,5 @@ TCase *tcase_queues(void)
     tcase_add_loop_test(tcase, test_garbage_stays_inside, 0, 4);
     tcase_add_test(tcase, test_wrong_but_ordered_values_have_a_meaning);
     tcase_add_test(tcase, test_workspace_size_does_not_matter);
-    tcase_add_test(tcase, test_strides_beyond_32_bits_on_device);
     return tcase;
 }

@@ -292,6 +292,44 @@ START_TEST(test_serving_soak)
 }
 END_TEST
 
+/* Calls from the same state give the same bits, however many there are: through kda_execute, or
+ * through a queue. */
+static int decode_calls;
+
+START_TEST(test_decode_repeats_itself)
+{
+    struct call *call = run("H=1 HV=2 K=64 V=64 lengths=1x2 norm=1 activation=sigmoid state=normal "
+                            "dtype=bf16 gate=bounded"),
+                *again = copy(call);
+    kda_plan *plan = plan_for(call);
+    struct buffers *buffers = device.id ? upload(again, plan, device.context) : NULL;
+    const kda_args args = buffers ? buffers->args : call_args(again);
+    const struct tensor *out = &again->tensor[OUT], *state = &again->tensor[FINAL_STATE];
+    for (int i = 0; i < decode_calls; i++) {
+        tensor_poison(&again->tensor[OUT]);
+        tensor_poison(&again->tensor[FINAL_STATE]);
+        ck_assert_int_eq(buffers ? kda_enqueue(plan, device.queue, &args, 0, NULL, NULL)
+                                 : kda_execute(plan, &args),
+                         KDA_OK);
+        if (buffers)
+            download(again, buffers, device.queue);
+        if (memcmp(out->block, call->tensor[OUT].block, out->block_size) ||
+            memcmp(state->block, call->tensor[FINAL_STATE].block, state->block_size))
+            fail_call(again, "call %d of the same gives other bits", i);
+    }
+}
+END_TEST
+
+TCase *tcase_decode(int calls)
+{
+    TCase *tcase = tcase_create("decode");
+    decode_calls = calls;
+    tcase_add_checked_fixture(tcase, NULL, harness_teardown);
+    tcase_set_timeout(tcase, 600);
+    tcase_add_test(tcase, test_decode_repeats_itself);
+    return tcase;
+}
+
 TCase *tcase_soak(enum level level)
 {
     TCase *tcase = tcase_create("soak");
