@@ -102,6 +102,15 @@
 #define ROW_LENGTH(i) (16 * ((i) / 16 + 1))
 #define ROW_AT(i) (ROW_LENGTH(i) * ((i) / 16 * 8 + (i) % 16))
 
+/* NVIDIA's compiler begins no load before a branch that stands before it, so there have to be many
+ * between two branches; others begin all that they see at once, and spill. */
+#define EAGER (KDA_PATH == KDA_PATH_PTX)
+#if EAGER
+#define UNROLL_LOADS UNROLL_BY(8)
+#else
+#define UNROLL_LOADS UNROLL_BY(4)
+#endif
+
 /* PoCL 3.1's inliner crashes on these functions unless told what to do. */
 #define INLINE static inline __attribute__((always_inline))
 

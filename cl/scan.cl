@@ -17,8 +17,8 @@
  *
  *     item = row * COLS + cx      COLS = KDA_SCAN_V / KDA_SCAN_VEC      C / KDA_SCAN_ROWS rows
  *
- * For C = 64, K = 128 and tiles of 32 columns: S 16 KiB and E 8 KiB of local memory, 256 items of
- * 2 x 4; staged factors 116 KiB. A row's sums run over channels, then over tokens, in order:
+ * For C = 32, K = 128 and tiles of 32 columns: S 16 KiB and E 4 KiB of local memory, 128 items of
+ * 2 x 4; staged factors 59 KiB. A row's sums run over channels, then over tokens, in order:
  * columns never mix, so the result does not depend on the tile, and token i reads no later token's
  * error.
  *
@@ -96,14 +96,23 @@ static inline void fetch_rows(__local float *to, int to_row, __global const floa
         fetch_rows(row_d, K_ROW, (from) + FACTOR_D, 1, PADDED_K, lid);                             \
     } while (0)
 
+/* Fills S with a value at row and col, and zeros where there is nothing. Loads need no branch, so
+ * that several are under way at once. */
+#define FILL_STATE(value)                                                                          \
+    UNROLL_BY(8)                                                                                   \
+    for (int x = lid; x < PADDED_K * KDA_SCAN_V; x += SCAN_WG) {                                   \
+        const int r = x / KDA_SCAN_V, c = col0 + x % KDA_SCAN_V;                                   \
+        const int row = min(r, KDA_K - 1), col = min(c, value_dim - 1);                            \
+        const float cell = value;                                                                  \
+        cells[x] = row == r && col == c ? cell : 0.0f;                                             \
+    }
+
 /* Writes S, which all items see complete. */
 #define STORE_STATE(to)                                                                            \
-    do {                                                                                           \
-        const int width = min(KDA_SCAN_V, value_dim - col0);                                       \
-        for (int x = lid; x < KDA_K * width; x += SCAN_WG)                                         \
-            store_state(to, STATE_AT(x / width, col0 + x % width, value_dim),                      \
-                        cells[x / width * KDA_SCAN_V + x % width]);                                \
-    } while (0)
+    UNROLL_BY(4)                                                                                   \
+    for (int x = lid; x < KDA_K * KDA_SCAN_V; x += SCAN_WG)                                        \
+        if (col0 + x % KDA_SCAN_V < value_dim)                                                     \
+    store_state(to, STATE_AT(x / KDA_SCAN_V, col0 + x % KDA_SCAN_V, value_dim), cells[x])
 
 __kernel __attribute__((reqd_work_group_size(SCAN_WG, 1, 1))) void
 kda_scan(const struct kda_call_args a, __global const int *cu_seqlens,
@@ -146,18 +155,13 @@ kda_scan(const struct kda_call_args a, __global const int *cu_seqlens,
     checkpoints += a.checkpoints.offset + head * a.checkpoints.head_stride;
 
     __local float *const cells = (__local float *)state;
-    const long carried = (long)head * PADDED_K * padded_v + col0;
-    for (int x = lid; first < last && x < PADDED_K * KDA_SCAN_V; x += SCAN_WG) {
-        const int r = x / KDA_SCAN_V, c = x % KDA_SCAN_V;
-        float value = 0.0f;
-        if (r < KDA_K && col0 + c < value_dim) {
-            if (first > begin)
-                value = workspace[a.carry_in + carried + (long)r * padded_v + c];
-            else if (!restart)
-                value = load_state(initial_state, STATE_AT(r, col0 + c, value_dim));
-        }
-        cells[x] = value;
-    }
+    const long carried = (long)head * PADDED_K * padded_v;
+    if (first < last && first > begin)
+        FILL_STATE(workspace[a.carry_in + carried + (long)row * padded_v + col])
+    else if (first < last && !restart)
+        FILL_STATE(load_state(initial_state, STATE_AT(row, col, value_dim)))
+    else if (first < last)
+        FILL_STATE(0.0f)
 
     __global const float *factors =
         workspace + a.factors +
@@ -284,6 +288,6 @@ kda_scan(const struct kda_call_args a, __global const int *cu_seqlens,
     if (first < last && last < end)
         for (int x = lid; x < PADDED_K * KDA_SCAN_V; x += SCAN_WG)
             if (col0 + x % KDA_SCAN_V < padded_v)
-                workspace[a.carry_out + carried + (long)(x / KDA_SCAN_V) * padded_v +
+                workspace[a.carry_out + carried + (long)(x / KDA_SCAN_V) * padded_v + col0 +
                           x % KDA_SCAN_V] = cells[x];
 }

@@ -12,10 +12,11 @@ INLINE void sum_squares(const struct kda_call_args *a, const struct chunk *t, __
         const long from = max(min(i, t->rows - 1), 0);
         lanes_t kk = 0.0f, qq = 0.0f;
         UNROLL_BY(8)
-        for (int d = x % NORM_PARTS * LANES; d < KDA_K; d += NORM_PARTS * LANES) {
+        for (int n = 0; n < KDA_K; n += NORM_PARTS * LANES) {
+            const int d = n + x % NORM_PARTS * LANES, at = min(d, KDA_K - 1);
             const int inside = i < t->rows ? KDA_K - d : 0;
-            const lanes_t y = data_lanes(t->k, from * a->k.token_stride + d, inside);
-            const lanes_t z = data_lanes(t->q, from * a->q.token_stride + d, inside);
+            const lanes_t y = data_lanes(t->k, from * a->k.token_stride + at, inside);
+            const lanes_t z = data_lanes(t->q, from * a->q.token_stride + at, inside);
             kk += y * y;
             qq += z * z;
         }
@@ -43,7 +44,7 @@ INLINE void take_norms(const struct kda_call_args *a, __local const float *memor
 INLINE void load_slab(const struct kda_call_args *a, const struct chunk *t, __local float *memory,
                       __local const float *norm_k, __local const float *norm_q, int d0, int lid)
 {
-    UNROLL_BY(4)
+    UNROLL_LOADS
     for (int x = lid * LANES; x < C * SLAB; x += KDA_PREPARE_WG * LANES) {
         const int i = x / SLAB, d = d0 + x % SLAB, at = min(d, KDA_K - 1);
         const int to = i * ROW + x % SLAB, inside = i < t->rows ? KDA_K - d : 0;
@@ -63,17 +64,22 @@ INLINE void load_slab(const struct kda_call_args *a, const struct chunk *t, __lo
     }
 }
 
-/* Decays in place of the raw gates, each by the item that loaded it. Apart from the loads and not
- * unrolled: short code, which an instruction cache holds. bias: NULL if there is none. */
+/* Decays in place of the raw gates, each by the item that loaded it. Apart from the loads: on short
+ * code, or on EAGER devices where they leave registers for it, several at once. bias: NULL if there
+ * is none. */
 INLINE void activate_slab(const struct kda_call_args *a, const struct chunk *t,
                           __local float *memory, __global const float *bias, float gate_scale,
                           int d0, int lid)
 {
+#if EAGER
+    UNROLL_BY(4)
+#else
     UNROLL_BY(1)
+#endif
     for (int x = lid * LANES; x < C * SLAB; x += KDA_PREPARE_WG * LANES) {
         const int i = x / SLAB, d = d0 + x % SLAB, to = i * ROW + x % SLAB;
         lanes_t decay = 1.0f, shift = 0.0f;
-        if (KDA_GATE != KDA_GATE_NONE && i < t->rows) {
+        if (KDA_GATE != KDA_GATE_NONE && i < (EAGER ? C : t->rows)) {
             if (bias && KDA_GATE_PER_HEAD)
                 shift = bias[0];
             else if (bias)
@@ -81,11 +87,12 @@ INLINE void activate_slab(const struct kda_call_args *a, const struct chunk *t,
             decay =
                 exp(log_decay(load_lanes(SLAB_C(memory) + to), shift, gate_scale, a->gate_bound));
         }
-        store_lanes(SLAB_C(memory) + to, decay);
+        store_lanes(SLAB_C(memory) + to, i < t->rows ? decay : 1.0f);
     }
 }
 
-/* Pairs of the same block: key j's share of channels is carried from token to token. */
+/* Pairs of the same block: key j's share of channels is carried from token to token. On an
+ * EAGER device tokens before the key are summed too, and left out by store_near. */
 INLINE void sum_near(__local const float *memory, int role, lanes_t *sums)
 {
     const int j = role % C, base = j & ~15, s0 = role / C % SHARES * SHARE;
@@ -98,11 +105,10 @@ INLINE void sum_near(__local const float *memory, int role, lanes_t *sums)
         UNROLL
         for (int i = 0; i < 16; i++) {
             const int at = i * ROW + s;
-            if (base + i > j) {
-                x *= load_wide(decay + at);
-                y *= load_wide(decay + at + WIDE);
-            }
-            if (base + i >= j) {
+            if (EAGER || base + i >= j) {
+                const wide_t dx = load_wide(decay + at), dy = load_wide(decay + at + WIDE);
+                x = base + i > j ? x * dx : x;
+                y = base + i > j ? y * dy : y;
                 sums[i] = dot_wide(sums[i], load_wide(row + at), x);
                 sums[i] = dot_wide(sums[i], load_wide(row + at + WIDE), y);
             }
@@ -171,7 +177,11 @@ INLINE void sum_far(__local const float *memory, __local const float *block_deca
 {
     __local const float *row = memory + (role / 256 * C + role / 16 % 16) * ROW;
     __local const float *key = SLAB_C(memory) + role % 16 * ROW;
+#if EAGER && BLOCKS == 2
+    UNROLL_BY(4)
+#else
     UNROLL_BY(1)
+#endif
     for (int s = 0; s < SLAB; s += WIDE) {
         wide_t keys[BLOCKS]; /* decayed to the start of the block at work */
         UNROLL
@@ -219,7 +229,7 @@ INLINE void store_near(const struct chunk *t, __local float *memory, __local con
     for (int i = 0; i < 16; i++) {
         const float sum = total(sums[i]);
         if (role >= NEAR_ROLES / 2)
-            t->a_qk[(base + i) * C + j] = sum;
+            t->a_qk[(base + i) * C + j] = base + i >= j ? sum : 0.0f;
         else
             ROWS_R(memory)[ROW_AT(base + i) + j] = sum * row_beta[base + i];
     }

@@ -54,7 +54,7 @@ INLINE void merge_diagonal(__local float *memory, int block, int lid)
 /* What T is multiplied with: columns of what W is made of, or of beta v. */
 INLINE void load_keys(const struct chunk *t, __local float *memory, int c0, int lid)
 {
-    UNROLL_BY(4)
+    UNROLL_LOADS
     for (int x = lid * LANES; x < C * COLUMNS; x += KDA_PREPARE_WG * LANES) {
         const int i = x / COLUMNS, c = min(c0 + x % COLUMNS, PADDED_K - LANES);
         store_lanes(SLAB_X(memory) + x, load_lanes(t->w + i * PADDED_K + c));
@@ -63,7 +63,7 @@ INLINE void load_keys(const struct chunk *t, __local float *memory, int c0, int 
 INLINE void load_values(const struct kda_call_args *a, const struct chunk *t, __local float *memory,
                         __local const float *row_beta, int c0, int lid)
 {
-    UNROLL_BY(4)
+    UNROLL_LOADS
     for (int x = lid * LANES; x < C * COLUMNS; x += KDA_PREPARE_WG * LANES) {
         const int i = x / COLUMNS, c = c0 + x % COLUMNS;
         const long from = max(min(i, t->rows - 1), 0);

@@ -184,10 +184,10 @@ static cl_ulong scan_bytes(const struct kda_config *c)
 /* 32 tokens, or what divides the distance of checkpoints. For GEMMs on a GPU 64: half the launches.
  *
  * Tokens x heads, K = V = 128, f32, bounded gate, H200, driver 580.159, 2026-11-30, us:
- *     C     64 x 32    1024 x 32    8192 x 32
- *     16    67         431          3060
- *     32    56         288          1980
- *     64    84         332          2440 */
+ *     C     64 x 32    2048 x 32
+ *     16    45         700
+ *     32    40         518
+ *     64    75         611 */
 static int32_t choose_chunk(const kda_problem *p, bool is_cpu, kda_engine engine)
 {
     if (p->chunk)
@@ -250,7 +250,9 @@ static kda_status choose_mma(const kda_context *ctx, const kda_problem *p, struc
  *     PoCL 3.1, EPYC with AVX-512, C 32, T 512    1 item 7.3 ms, 16 items 9.2, 64 scalar ones 50
  *     H200, driver 580.159, C 64, T 4096          512 items of 64 registers, slabs of 128: 0.52 ms,
  *         of 64: 0.55, of 32: 0.62; 512 items of 80 registers, which leave room for one work-group
- *         only: 0.69; 256 items of 128 registers: 0.58 */
+ *         only: 0.69; 256 items of 128 registers: 0.58
+ *     the same, C 32, 256 items, 2026-11-30       of 80 registers T 64: 23 us, T 2048: 189; of 64:
+ *         26 and 186; of 128: 24 and 226 */
 static void choose_prepare(const struct kda_device *d, const kda_problem *p, struct kda_config *c)
 {
     c->vectors = d->has_vectors;
@@ -267,15 +269,16 @@ static void choose_prepare(const struct kda_device *d, const kda_problem *p, str
 
 /* False: no shape fits the device.
  *
- * kda_scan, H 32, K = V = 128, f32, 2026-11-29:
- *     columns x a vector x tokens    H200, C 64, T 4096      PoCL 3.1, C 64, T 512
- *     32 x 4 x 2                     0.59 ms, unstaged 1.32
- *     32 x 8 x 2                     0.58
- *     32 x 4 x 4                     0.62
- *     32 x 4 x 1                     0.71
- *     16 x 4 x 2                     0.77
- *     64 x 16 x 4                                            7 ms
- *     64 x 8 x 4                                             11 */
+ * kda_scan, H 32, K = V = 128, f32, 2026-11-29 (H200: 2026-11-30, driver 580.159):
+ *     columns x a vector x tokens    H200, C 32, T 2048    PoCL 3.1, C 64, T 512
+ *     32 x 4 x 2                     0.33 ms
+ *     32 x 8 x 1                     0.35
+ *     32 x 4 x 1                     0.36
+ *     16 x 4 x 2                     0.37
+ *     64 x 8 x 2                     0.67
+ *     64 x 16 x 4                                          7 ms
+ *     64 x 8 x 4                                           11
+ * Not staged, in chunks of 64 tokens it took more than twice as long on the H200. */
 static bool choose_scan(const struct kda_device *d, const kda_problem *p,
                         const struct kda_tuned *row, struct kda_config *c)
 {
@@ -305,10 +308,12 @@ static bool choose_scan(const struct kda_device *d, const kda_problem *p,
  * and 30 with a bounded gate and K = V = 128, bf16 unless said:
  *
  *     device                       tokens x heads    recurrent    in chunks
- *     H200, driver 580.159         32 x 32, f32      33 us        51 us
- *                                  48 x 32, f32      47           53
- *                                  64 x 32, f32      61           56
- *                                  128 x 32, f32     117          66
+ *     H200, driver 580.159         32 x 32, f32      33 us        39 us
+ *                                  40 x 32, f32      40           39
+ *                                  64 x 32, f32      61           40
+ *                                  32 x 32           41           38
+ *                                  48 x 32           59           42
+ *                                  40 x 96           63           78
  *     PoCL 3.1, EPYC, two cores    16 x 32           2.0 ms       2.9 ms
  *                                  24 x 32           2.8          3.1
  *                                  32 x 32           3.8          3.1
@@ -316,7 +321,7 @@ static bool choose_scan(const struct kda_device *d, const kda_problem *p,
  *                                  64 x 4            40           19 */
 static int32_t step_limit(const struct kda_device *d, const struct kda_tuned *row)
 {
-    return row && row->recurrent_up_to >= 0 ? row->recurrent_up_to : d->is_cpu ? 27 : 48;
+    return row && row->recurrent_up_to >= 0 ? row->recurrent_up_to : d->is_cpu ? 27 : 40;
 }
 
 static kda_status choose_chunkwise(const kda_context *ctx, const kda_problem *p,

@@ -196,9 +196,10 @@ kda_status kda_program_kernel(kda_context *ctx, const kda_problem *p, const stru
     };
     char options[1024];
     format_options(p, c, options, sizeof options);
-    /* Two work-groups of kda_prepare on a multiprocessor instead of one. */
+    /* Two work-groups of kda_prepare with 512 items on a multiprocessor, three with 256. */
     if (stage == KDA_STAGE_PREPARE && c->path == KDA_PATH_PTX)
-        strcat(options, " -cl-nv-maxrregcount=64");
+        strcat(options,
+               c->prepare_wg > 256 ? " -cl-nv-maxrregcount=64" : " -cl-nv-maxrregcount=80");
     sources source = {args_h, common_cl, tile_cl};
     for (int i = 3; i < SOURCES; i++)
         source[i] = stages[stage][i - 3];
