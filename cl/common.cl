@@ -324,7 +324,8 @@ static inline int is_fresh(const struct kda_call_args *a, __global const uchar *
 #define FACTOR_U (FACTOR_D + PADDED_K) /* C x padded_v; last, since V is an argument */
 
 /* What kda_mma_prepare leaves of one chunk and head instead: images of bf16 as matrix.cl defines
- * them, 64 rows each, then D and beta as floats. In bytes; IMAGE_AT counts elements of an image. */
+ * them, 64 rows each (of Kd its negative, of A_qk what is below the diagonal), then D, beta and the
+ * diagonal of A_qk as floats. In bytes; IMAGE_AT counts elements of an image. */
 #define IMAGE_AT(row, col)                                                                         \
     ((((col) >> 6) * 64 + (row)) * 64 + (((((col) >> 3) & 7) ^ ((row)&7)) << 3) + ((col)&7))
 #define IMAGE_KD 0
@@ -334,6 +335,7 @@ static inline int is_fresh(const struct kda_call_args *a, __global const uchar *
 #define IMAGE_A 57344
 #define IMAGE_D 65536
 #define IMAGE_BETA 66048
+#define IMAGE_DIAGONAL 66304
 #define IMAGE_BYTES 66560
 
 /* Whether a sequence's state after `done` tokens is a checkpoint, and its number. */

@@ -5,19 +5,22 @@
  *
  * SPDX-License-Identifier: MIT */
 
-/* BULK COPIES count the bytes that arrive. Each stage of a ring has two counters: of arrived bytes,
- * and of readers that are through with it. A turn is how often a stage was filled before, modulo 2.
+/* BULK COPIES count the bytes that arrive. Each stage of a ring has two counters: of arrivals, and
+ * of readers that are through with it. A turn is how often a stage was filled before, modulo 2.
+ * Where copies run on their own, MOVERS items behind the others of a work-group do nothing but see
+ * to them; where they don't (MOVERS is 0), all items do that too.
  *
- *     ring_init      one item, before a barrier
- *     ring_fill      all items; bytes: a multiple of 16; again: the stage was in use, in `turn`
- *     ring_wait      all items; the stage's bytes are there
+ *     ring_init      one item, before a barrier; fillers: how many items call ring_filled
+ *     ring_reclaim   all movers; the stage, last filled in `turn`, has been released (if `again`)
+ *     ring_fill      one mover; bytes: a multiple of 16. Alone in filling a stage
+ *     ring_filled    each mover, after its copy_16 to a stage, or copies of its own
+ *     ring_wait      all items; all is there
  *     ring_release   one lane of each reading warp
  *
  * The other way:
  *
  *     store_block    all items of a part; one of them, `sender`, sends local memory off
  *     stores_read    that one again: what it sent may be overwritten
- *     writes_done    before the barrier between writes of local memory and store_block or bulk_copy
  */
 #if KDA_PATH == KDA_PATH_PTX
 
@@ -33,13 +36,14 @@ static inline ulong global_address(__global const void *p)
 }
 
 typedef ulong ring_counter;
+#define MOVERS 128
 
-static inline void ring_init(__local ring_counter *counters, int stages, int readers)
+static inline void ring_init(__local ring_counter *counters, int stages, int fillers, int readers)
 {
     for (int i = 0; i < stages; i++) {
-        __asm__ volatile("mbarrier.init.shared.b64 [%0], 1;"
+        __asm__ volatile("mbarrier.init.shared.b64 [%0], %1;"
                          :
-                         : "r"(local_address(counters + 2 * i))
+                         : "r"(local_address(counters + 2 * i)), "r"(fillers)
                          : "memory");
         __asm__ volatile("mbarrier.init.shared.b64 [%0], %1;"
                          :
@@ -75,15 +79,26 @@ static inline void bulk_copy(__local void *to, __global const void *from, uint b
         : "r"(local_address(to)), "l"(global_address(from)), "r"(bytes), "r"(local_address(counter))
         : "memory");
 }
-static inline void ring_fill(__local void *to, __global const void *from, uint bytes,
-                             __local ring_counter *counters, int again, int turn, int lid)
+static inline void ring_reclaim(__local ring_counter *counters, int again, int turn)
 {
-    if (lid != 0)
-        return;
     if (again)
         ring_wait(counters + 1, turn);
-    arrivals_expect(counters, bytes);
-    bulk_copy(to, from, bytes, counters);
+}
+static inline void ring_fill(__local void *to, __global const void *from, uint bytes,
+                             __local ring_counter *counters, int mover)
+{
+    if (mover == 0) {
+        arrivals_expect(counters, bytes);
+        bulk_copy(to, from, bytes, counters);
+    }
+}
+static inline void ring_filled(__local ring_counter *counters)
+{
+    mem_fence(CLK_LOCAL_MEM_FENCE); /* what the item wrote itself, too */
+    __asm__ volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];"
+                     :
+                     : "r"(local_address(counters))
+                     : "memory");
 }
 static inline void ring_release(__local ring_counter *counters)
 {
@@ -96,7 +111,8 @@ static inline void store_block(__global void *to, __local const void *from, uint
                                int sender, int items)
 {
     if (lid == sender)
-        __asm__ volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+        __asm__ volatile("fence.proxy.async.shared::cta;\n" /* what was written before is seen */
+                         "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
                          "cp.async.bulk.commit_group;"
                          :
                          : "l"(global_address(to)), "r"(local_address(from)), "r"(bytes)
@@ -106,11 +122,6 @@ static inline void stores_read(void)
 {
     __asm__ volatile("cp.async.bulk.wait_group.read 0;" : : : "memory");
 }
-static inline void writes_done(void)
-{
-    __asm__ volatile("fence.proxy.async.shared::cta;" : : : "memory");
-}
-
 /* As fetch of tile.cl, 16 bytes of anything, or zeros if not `there`. */
 static inline void copy_16(__local void *to, __global const void *from, int there)
 {
@@ -120,10 +131,28 @@ static inline void copy_16(__local void *to, __global const void *from, int ther
                      : "memory");
 }
 
+/* What copy_16 has begun since the last time is a group; copies_wait: until all groups of this item
+ * but the last `pending` are there. */
+static inline void copies_mark(void)
+{
+    __asm__ volatile("cp.async.commit_group;" : : : "memory");
+}
+#define copies_wait(pending) __asm__ volatile("cp.async.wait_group %0;" : : "n"(pending) : "memory")
+
 /* A barrier of the index-th so many items of a work-group: others need not take part. */
 static inline void part_barrier(int index, int items)
 {
     __asm__ volatile("bar.sync %0, %1;" : : "r"(index + 1), "r"(items) : "memory");
+}
+
+/* One in which some of them only make the others wait: those arrive. The others, and all items of a
+ * barrier that is not for the whole part, say who they are. */
+#define part_barrier_of(who, index, items)                                                         \
+    if (who)                                                                                       \
+    part_barrier(index, items)
+static inline void part_arrive(int index, int items)
+{
+    __asm__ volatile("bar.arrive %0, %1;" : : "r"(index + 1), "r"(items) : "memory");
 }
 
 /* The lanes of a warp see each other's local memory. */
@@ -150,13 +179,17 @@ static inline int lanes_uniform(int x)
 #else
 
 typedef int ring_counter;
-#define ring_init(counters, stages, readers)
+#define MOVERS 0
+#define ring_init(counters, stages, fillers, readers)
+#define ring_filled(counters)
 #define ring_wait(counter, turn) barrier(CLK_LOCAL_MEM_FENCE)
+#define ring_reclaim(counters, again, turn) barrier(CLK_LOCAL_MEM_FENCE)
 #define ring_release(counters)
 #define arrivals_expect(counter, bytes)
 #define stores_read()
-#define writes_done()
 #define part_barrier(index, items) barrier(CLK_LOCAL_MEM_FENCE)
+#define part_barrier_of(who, index, items) barrier(CLK_LOCAL_MEM_FENCE)
+#define part_arrive(index, items)
 #define lanes_sync() barrier(CLK_LOCAL_MEM_FENCE)
 #define warp_has_read() barrier(CLK_LOCAL_MEM_FENCE)
 #define lanes_uniform(x) (x)
@@ -171,9 +204,9 @@ bulk_copy(__local void *to, __global const void *from, uint bytes, __local ring_
 static __attribute__((always_inline)) inline void ring_fill(__local void *to,
                                                             __global const void *from, uint bytes,
                                                             __local ring_counter *counters,
-                                                            int again, int turn, int lid)
+                                                            int mover)
 {
-    for (uint i = lid; i < bytes / 4; i += get_local_size(0))
+    for (uint i = mover; i < bytes / 4; i += get_local_size(0))
         ((__local uint *)to)[i] = ((__global const uint *)from)[i];
 }
 static __attribute__((always_inline)) inline void

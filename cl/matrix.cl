@@ -20,15 +20,15 @@
  *
  * SPDX-License-Identifier: MIT */
 
-/* Elements from row to row of a warp's strip: whole 16-byte pieces, and eight rows lie in different
- * banks. */
-#define STRIP_ROW 24
+/* Elements from row to row of a team's tile of 64 x 64: whole 16-byte pieces, and eight rows lie in
+ * different banks. */
+#define TILE_ROW 72
 
 /* Products run on their own: results are there after product_wait. NVIDIA's compiler keeps that
  * only if the result of a product is one array wherever it is used, and no branch that lanes may
  * take differently stands between a product and its wait.
  *
- *     product_rows      d = a b^T          b: 64 rows of 128
+ *     product_rows      d = d + a b^T      b: 64 rows of 128
  *     product_square    d = d + a b^T      b: 64 rows of 64
  *     product_cols      d = d + a b        b: 64 rows of 128
  */
@@ -50,10 +50,6 @@ static inline ulong descriptor(__local const void *p)
         "+f"(d[i + 6]), "+f"(d[i + 7])
 #define F32(d) F8(d, 0), F8(d, 8), F8(d, 16), F8(d, 24)
 #define F64(d) F32(d), F8(d, 32), F8(d, 40), F8(d, 48), F8(d, 56)
-#define N8(d, i)                                                                                   \
-    "=&f"(d[i]), "=&f"(d[i + 1]), "=&f"(d[i + 2]), "=&f"(d[i + 3]), "=&f"(d[i + 4]),               \
-        "=&f"(d[i + 5]), "=&f"(d[i + 6]), "=&f"(d[i + 7])
-#define N32(d) N8(d, 0), N8(d, 8), N8(d, 16), N8(d, 24)
 #define U8(a, i)                                                                                   \
     "r"(a[i]), "r"(a[i + 1]), "r"(a[i + 2]), "r"(a[i + 3]), "r"(a[i + 4]), "r"(a[i + 5]),          \
         "r"(a[i + 6]), "r"(a[i + 7])
@@ -67,12 +63,10 @@ static inline void product_rows(float d[32], const uint a[32], __local const voi
                      "setp.ne.s32 p, 0, 1;\n"
                      "wgmma.fence.sync.aligned;\n"
                      "add.s64 b, %64, 0;\n"
-                     "setp.ne.s32 p, 0, 0;\n"
                      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16\n"
                      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
                      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
                      "{%32,%33,%34,%35}, b, p, 1, 1, 0;\n"
-                     "setp.ne.s32 p, 0, 1;\n"
                      "add.s64 b, %64, 2;\n"
                      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16\n"
                      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
@@ -109,7 +103,7 @@ static inline void product_rows(float d[32], const uint a[32], __local const voi
                      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
                      "{%60,%61,%62,%63}, b, p, 1, 1, 0;\n"
                      "wgmma.commit_group.sync.aligned; }\n"
-                     : N32(d)
+                     : F32(d)
                      : U32(a), "l"(descriptor(b))
                      : "memory");
 }
@@ -199,30 +193,39 @@ static inline void product_cols(float d[64], const uint a[16], __local const voi
                      : "memory")
 #define TEAM_SCRATCH(teams)
 
-/* A warp's own 64 x 16 tile of bf16 in local memory, rows STRIP_ROW apart, to and from the
- * transposed cells of a result: f[2 n], f[2 n + 1] stand for d[4 n] .. d[4 n + 3]. */
-static inline void strip_load(uint f[16], __local const ushort *strip, int lane)
+/* Registers of a lane from here on: all warps of a team pass here, or all movers. What two teams
+ * need is more than their share of a multiprocessor's, which movers have no use for. */
+#define TEAM_REGISTERS                                                                             \
+    if (KDA_TEAMS == 2)                                                                            \
+        __asm__ volatile(GROUP_TARGET "setmaxnreg.inc.sync.aligned.u32 232;");
+#define MOVER_REGISTERS                                                                            \
+    if (KDA_TEAMS == 2)                                                                            \
+        __asm__ volatile(GROUP_TARGET "setmaxnreg.dec.sync.aligned.u32 40;");
+
+/* A warp's 64 x 16 of a tile of bf16 in local memory, to and from the transposed cells of a result:
+ * f[2 n], f[2 n + 1] stand for d[4 n] .. d[4 n + 3]. */
+static inline void tile_load(uint f[16], __local const ushort *tile, int lane)
 {
     const uint at =
-        local_address(strip + ((lane >> 4) * 8 + (lane & 7)) * STRIP_ROW + ((lane >> 3) & 1) * 8);
+        local_address(tile + ((lane >> 4) * 8 + (lane & 7)) * TILE_ROW + ((lane >> 3) & 1) * 8);
     UNROLL
     for (int i = 0; i < 4; i++)
         __asm__ volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                          : "=r"(f[4 * i]), "=r"(f[4 * i + 1]), "=r"(f[4 * i + 2]),
                            "=r"(f[4 * i + 3])
-                         : "r"(at + i * 16 * STRIP_ROW * 2)
+                         : "r"(at + i * 16 * TILE_ROW * 2)
                          : "memory");
 }
-static inline void strip_store(__local ushort *strip, const uint f[16], int lane)
+static inline void tile_store(__local ushort *tile, const uint f[16], int lane)
 {
     const uint at =
-        local_address(strip + ((lane >> 4) * 8 + (lane & 7)) * STRIP_ROW + ((lane >> 3) & 1) * 8);
+        local_address(tile + ((lane >> 4) * 8 + (lane & 7)) * TILE_ROW + ((lane >> 3) & 1) * 8);
     UNROLL
     for (int i = 0; i < 4; i++)
         __asm__ volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%4], {%0,%1,%2,%3};"
                          :
                          : "r"(f[4 * i]), "r"(f[4 * i + 1]), "r"(f[4 * i + 2]), "r"(f[4 * i + 3]),
-                           "r"(at + i * 16 * STRIP_ROW * 2)
+                           "r"(at + i * 16 * TILE_ROW * 2)
                          : "memory");
 }
 
@@ -234,14 +237,15 @@ static inline void strip_store(__local ushort *strip, const uint f[16], int lane
 #define product_rows(d, a, b)                                                                      \
     product_plain(d, a, (__local const ushort *)(b), 8, 0, team_scratch, lid)
 #define product_square(d, a, b)                                                                    \
-    product_plain(d, a, (__local const ushort *)(b), 4, 1, team_scratch, lid)
+    product_plain(d, a, (__local const ushort *)(b), 4, 0, team_scratch, lid)
 #define product_cols(d, a, b)                                                                      \
-    product_plain(d, a, (__local const ushort *)(b), 4, 2, team_scratch, lid)
+    product_plain(d, a, (__local const ushort *)(b), 4, 1, team_scratch, lid)
+#define TEAM_REGISTERS
 #define product_wait32(pending, d)
 #define product_wait64(pending, d)
 
 static __attribute__((always_inline)) inline void
-product_plain(float *d, const uint *a, __local const ushort *b, int steps, int kind,
+product_plain(float *d, const uint *a, __local const ushort *b, int steps, int by_columns,
               __local ushort scratch[][64][128], int lid)
 {
     const int team = lid >> 7, g = (lid & 31) >> 2, t = lid & 3;
@@ -252,34 +256,34 @@ product_plain(float *d, const uint *a, __local const ushort *b, int steps, int k
                 scratch[team][row + (r & 1) * 8][16 * s + (r >> 1) * 8 + 2 * t + e] =
                     (ushort)(a[4 * s + r] >> (16 * e));
     barrier(CLK_LOCAL_MEM_FENCE); /* the left operand is complete */
-    for (int i = 0; i < (kind == 2 ? 64 : 32); i++) {
+    for (int i = 0; i < (by_columns ? 64 : 32); i++) {
         const int n = i / 4 * 8 + 2 * t + (i & 1), m = row + (i & 2) * 4;
-        float sum = kind == 0 ? 0.0f : d[i];
+        float sum = d[i];
         for (int k = 0; k < 16 * steps; k++)
             sum += bf16_to_float(scratch[team][m][k]) *
-                   bf16_to_float(kind == 2 ? b[IMAGE_AT(k, n)] : b[IMAGE_AT(n, k)]);
+                   bf16_to_float(by_columns ? b[IMAGE_AT(k, n)] : b[IMAGE_AT(n, k)]);
         d[i] = sum;
     }
     barrier(CLK_LOCAL_MEM_FENCE); /* the left operand has been used */
 }
 
-static __attribute__((always_inline)) inline void strip_load(uint f[16],
-                                                             __local const ushort *strip, int lane)
+static __attribute__((always_inline)) inline void tile_load(uint f[16], __local const ushort *tile,
+                                                            int lane)
 {
     const int g = lane >> 2, t = lane & 3;
     for (int i = 0; i < 16; i++) {
-        __local const ushort *at = strip + (i / 2 * 8 + 2 * t) * STRIP_ROW + g + (i & 1) * 8;
-        f[i] = at[0] | (uint)at[STRIP_ROW] << 16;
+        __local const ushort *at = tile + (i / 2 * 8 + 2 * t) * TILE_ROW + g + (i & 1) * 8;
+        f[i] = at[0] | (uint)at[TILE_ROW] << 16;
     }
 }
-static __attribute__((always_inline)) inline void strip_store(__local ushort *strip,
-                                                              const uint f[16], int lane)
+static __attribute__((always_inline)) inline void tile_store(__local ushort *tile, const uint f[16],
+                                                             int lane)
 {
     const int g = lane >> 2, t = lane & 3;
     for (int i = 0; i < 16; i++) {
-        __local ushort *at = strip + (i / 2 * 8 + 2 * t) * STRIP_ROW + g + (i & 1) * 8;
+        __local ushort *at = tile + (i / 2 * 8 + 2 * t) * TILE_ROW + g + (i & 1) * 8;
         at[0] = (ushort)f[i];
-        at[STRIP_ROW] = (ushort)(f[i] >> 16);
+        at[TILE_ROW] = (ushort)(f[i] >> 16);
     }
 }
 

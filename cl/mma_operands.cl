@@ -73,12 +73,13 @@ static inline float fast_beta(beta_t stored)
  * PAIR_KEY(p)): (1,0) (2,1) (3,2) (2,0) (3,1) (3,0), two to a kind. */
 enum { SUM_KK, SUM_QQ, SUM_QK, SUM_PAIRS, SUM_KINDS = SUM_PAIRS + 3 };
 #define SUM(kind, token) (sums[0][kind][token] + sums[1][kind][token])
-#define SUM_UP(kind)                                                                               \
+#define SUM_UP(kind, sum_of_lanes)                                                                 \
     {                                                                                              \
-        const float sum = lanes_sum16(x, (__local float *)area, lid);                              \
+        const float sum = sum_of_lanes;                                                            \
         if (lane < 16)                                                                             \
             sums[warp & 1][kind][block * 16 + SUM_INDEX(lane)] = sum;                              \
     }
+#define SUM_OF_X lanes_sum16(x, (__local float *)area, lid)
 /* A pair (i, j) of tokens, the factor between them f. */
 #define PAIR_SUMS(at, i, j, fx, fy)                                                                \
     {                                                                                              \

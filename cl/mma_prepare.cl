@@ -15,9 +15,12 @@
  * (Twice the items with half the tokens want 40 bytes more than their 64 registers, and take 1.2
  * times as long. H200, driver 580.159, 2026-11-30.)
  *
+ * At the end of a turn the second half of the part inverts the diagonal blocks and goes on with the
+ * next one; the first half merges them.
+ *
  *     local memory of a part   `area`: the raw rows of the chunk as they arrive, then operands of
  *                              two levels                                                   51 KiB
- *                              the images of L and A_qk, D, beta                            17 KiB
+ *                              the images of L and A_qk, D, beta, A_qk's diagonal           17 KiB
  *                              R and T split in two                                         18 KiB
  *                              R of the diagonal blocks, sums, totals, decays, norms        15 KiB
  *
@@ -25,41 +28,55 @@
  *
  * SPDX-License-Identifier: MIT */
 
-#define PARTS 2 /* of a work-group, which fills a multiprocessor */
-#define SENDER (PART - 32)
+#define PARTS 2                /* of a work-group, which fills a multiprocessor */
+#define SENDER (PART / 2 - 32) /* of the half that merges */
+#define LOCATOR (PART - 1)
 #define DIAGONAL_ROW 20
+/* Barriers besides that of the whole part. */
+#define SOLVED(part) (PARTS + (part))
+#define MERGING(part) (2 * PARTS + (part))
+#define ROWS_HERE(part, block) (3 * PARTS + (part)*BLOCKS + (block))
 #define HAS_GATE_ROWS (!KDA_GATE_PER_HEAD && KDA_GATE != KDA_GATE_NONE)
 /* They come with k and q: there is no room for f32. */
 #define GATES_ARRIVE (HAS_GATE_ROWS && KDA_G_DTYPE != KDA_F32)
 
-/* Where a chunk and head lies: its first token and how many it has; 0: there is none. */
+/* Where a chunk and head lies: its first token and how many it has; 0: there is none. And of the
+ * sequence: its chunks and tokens, so that its next chunk is found without a look at memory. */
 struct place {
     long start;
     int rows, head;
+    int chunks_begin, chunks_end;
+    long tokens_begin, tokens_end;
 };
+/* The place of a number, in or behind the sequence of `p`. */
 static __attribute__((always_inline)) inline struct place locate(const struct kda_call_args *a,
                                                                  __global const int *cu_seqlens,
                                                                  __global const float *workspace,
-                                                                 uint index)
+                                                                 uint index, struct place p)
 {
-    struct place p;
-    p.start = 0;
-    p.rows = 0;
-    p.head = (int)(index % (uint)a->value_heads);
     const int in_piece = (int)(index / (uint)a->value_heads), chunk = a->first_chunk + in_piece;
-    if (in_piece < a->chunk_count && chunk < chunk_start(a, workspace, a->sequences)) {
+    p.head = (int)(index % (uint)a->value_heads);
+    p.rows = 0;
+    if (in_piece >= a->chunk_count)
+        return p;
+    if (chunk >= p.chunks_end) {
+        if (chunk >= chunk_start(a, workspace, a->sequences))
+            return p;
         const long n = sequence_of(a, workspace, chunk);
-        p.start =
-            sequence_start(a, cu_seqlens, n) + (long)(chunk - chunk_start(a, workspace, n)) * 64;
-        p.rows = (int)min(sequence_start(a, cu_seqlens, n + 1) - p.start, 64l);
+        p.chunks_begin = chunk_start(a, workspace, n);
+        p.chunks_end = chunk_start(a, workspace, n + 1);
+        p.tokens_begin = sequence_start(a, cu_seqlens, n);
+        p.tokens_end = sequence_start(a, cu_seqlens, n + 1);
     }
+    p.start = p.tokens_begin + (long)(chunk - p.chunks_begin) * 64;
+    p.rows = (int)min(p.tokens_end - p.start, 64l);
     return p;
 }
 
 /* The images from IMAGE_L on. */
 struct rest {
     ushort l[64 * 64], a[64 * 64];
-    float d[128], beta[64];
+    float d[128], beta[64], a_diagonal[64];
 };
 
 struct memory {
@@ -145,27 +162,35 @@ static inline void send_for_8(__local uchar *to, __global const ushort *from, in
             ((__local ushort *)to)[i] = there ? from[i] : 0;
 }
 
-/* Sends for the rows of a chunk and head: those of k, of q, of g; rows past the end become zero.
- * 16 items a row of 256 bytes. */
+/* Sends for what this warp needs of the rows of a chunk and head: of k, of q, of g; rows past the
+ * end become zero. 8 items a row of 128 bytes. */
 static __attribute__((always_inline)) inline void
 send_for_rows(const struct kda_call_args *a, __global const data_t *k, __global const data_t *q,
               __global const gate_t *g, struct place p, __local uchar *to, int lid)
 {
-    const int kh = key_head(p.head, a->heads, a->value_heads), inside = (lid & 15) * 8;
+    const int kh = key_head(p.head, a->heads, a->value_heads);
+    const int inside = (lid & 15) * 8;
     const int wide = a->has & KDA_HAS_WIDE_ROWS;
     k += a->k.offset + kh * a->k.head_stride + p.start * a->k.token_stride + inside;
     q += a->q.offset + kh * a->q.head_stride + p.start * a->q.token_stride + inside;
     g += a->g.offset + p.head * a->g.head_stride + p.start * a->g.token_stride + inside;
+    const int row0 = (lid >> 6) * TOKENS + (lid >> 4 & 3);
+    k += row0 * a->k.token_stride;
+    q += row0 * a->q.token_stride;
+    g += row0 * a->g.token_stride;
+    to += (row0 * 128 + inside) * 2;
     UNROLL
-    for (int i = 0; i < 64 * 16 / PART; i++) {
-        const int row = i * (PART / 16) + (lid >> 4), there = row < p.rows,
-                  number = there ? row : 0;
-        __local uchar *const at = to + (i * PART + lid) * 16;
-        send_for_8(at, k + number * a->k.token_stride, there, wide);
-        send_for_8(at + 16384, q + number * a->q.token_stride, there, wide);
+    for (int i = 0; i < TOKENS; i += 4) {
+        const int there = row0 + i < p.rows;
+        send_for_8(to, k, there, wide);
+        send_for_8(to + 16384, q, there, wide);
 #if GATES_ARRIVE
-        send_for_8(at + 32768, g + number * a->g.token_stride, there, wide);
+        send_for_8(to + 32768, g, there, wide);
 #endif
+        k += 4 * a->k.token_stride;
+        q += 4 * a->q.token_stride;
+        g += 4 * a->g.token_stride;
+        to += 4 * 128 * 2;
     }
 }
 
@@ -206,6 +231,7 @@ load_extras(const struct kda_call_args *a, __global const beta_t *beta, __global
 #define PHASE                                                                                      \
     HIDE(lid);                                                                                     \
     HIDE(part);
+#define merges (lid < PART / 2)
 #define lane (lid & 31)
 #define warp (lid >> 5)
 #define block (lid >> 6)
@@ -238,11 +264,17 @@ kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __globa
         ((__local uint *)split)[i] = 0;
 
     uint index = (uint)get_group_id(0) * PARTS + part;
-    struct place here = locate(&a, cu_seqlens, workspace, index);
+    struct place here;
+    here.chunks_begin = here.chunks_end = 0;
+    here.start = here.tokens_begin = here.tokens_end = 0;
+    here = locate(&a, cu_seqlens, workspace, index, here);
+    if (lid == LOCATOR)
+        memory[part].next = here;
     struct extras extras =
         load_extras(&a, beta, a_log, dt_bias, here, ((lid >> 5) & 1) * 64 + (lid & 31) * 2, lid);
     send_for_rows(&a, k0, q0, g0, here, area, lid);
-#if KDA_COMPACT /* one turn, so that no barrier stands in a branch: see step.cl */
+    part_barrier(part, PART); /* what was cleared is clear */
+#if KDA_COMPACT               /* one turn, so that no barrier stands in a branch: see step.cl */
     {
 #else
     for (; here.rows > 0; index += stride) {
@@ -255,8 +287,7 @@ kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __globa
         uint kx[TOKENS], qx[TOKENS];
         float ax[TOKENS], ay[TOKENS];
         fetch_wait();
-        part_barrier(part, PART); /* rows are there, and what was cleared is clear */
-        PHASE
+        part_barrier(ROWS_HERE(part, lid >> 6), 64); /* the block's rows are there */
         {
             __local const ushort *const at =
                 (__local const ushort *)area + block * (TOKENS * 128) + channel;
@@ -307,34 +338,31 @@ kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __globa
             UNROLL
             for (int i = 0; i < 16; i++)
                 x[i] = multiply_bf16(kx[i], kx[i]);
-            SUM_UP(SUM_KK)
+            SUM_UP(SUM_KK, SUM_OF_X)
             UNROLL
             for (int i = 0; i < 16; i++)
                 x[i] = multiply_bf16(qx[i], qx[i]);
-            SUM_UP(SUM_QQ)
-            UNROLL
-            for (int i = 0; i < 16; i++)
-                x[i] = multiply_bf16(qx[i], kx[i]);
-            SUM_UP(SUM_QK)
+            SUM_UP(SUM_QQ, SUM_OF_X)
+            SUM_UP(SUM_QK, lanes_dot16(qx, kx, (__local float *)area, lid))
             UNROLL
             for (int i = 0; i < 16; i += 4) {
                 PAIR_SUMS(i, i + 1, i, ax[i + 1], ay[i + 1])
                 PAIR_SUMS(i + 2, i + 2, i + 1, ax[i + 2], ay[i + 2])
             }
-            SUM_UP(SUM_PAIRS)
+            SUM_UP(SUM_PAIRS, SUM_OF_X)
             UNROLL
             for (int i = 0; i < 16; i += 4) {
                 PAIR_SUMS(i, i + 3, i + 2, ax[i + 3], ay[i + 3])
                 PAIR_SUMS(i + 2, i + 2, i, ax[i + 2] * ax[i + 1], ay[i + 2] * ay[i + 1])
             }
-            SUM_UP(SUM_PAIRS + 1)
+            SUM_UP(SUM_PAIRS + 1, SUM_OF_X)
             UNROLL
             for (int i = 0; i < 16; i += 4) {
                 const float fx = ax[i + 3] * ax[i + 2], fy = ay[i + 3] * ay[i + 2];
                 PAIR_SUMS(i, i + 3, i + 1, fx, fy)
                 PAIR_SUMS(i + 2, i + 3, i, fx * ax[i + 1], fy * ay[i + 1])
             }
-            SUM_UP(SUM_PAIRS + 2)
+            SUM_UP(SUM_PAIRS + 2, SUM_OF_X)
         }
         if (lid == SENDER)
             stores_read();
@@ -349,7 +377,7 @@ kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __globa
 #endif
             norms[lid] = (float4)(nk, nq, nk * write, 0.0f);
             rest->beta[lid] = write;
-            rest->a[IMAGE_AT(lid, lid)] = float_to_bf16(SUM(SUM_QK, lid) * nk * nq);
+            rest->a_diagonal[lid] = SUM(SUM_QK, lid) * nk * nq;
         }
         WRITE_LEVEL(0, 2)
         WRITE_LEVEL(1, 3)
@@ -413,8 +441,9 @@ kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __globa
                 behind *= totals[b][c];
             }
             rest->d[c] = before;
-        } else if (lid == PART - 1) {
-            memory[part].next = locate(&a, cu_seqlens, workspace, index + stride);
+        } else if (lid == LOCATOR) {
+            memory[part].next =
+                locate(&a, cu_seqlens, workspace, index + stride, memory[part].next);
         }
         part_barrier(part, PART); /* R, A_qk and decays are complete, operands have been used */
         PHASE
@@ -423,12 +452,15 @@ kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __globa
 #if !KDA_COMPACT
         send_for_rows(&a, k0, q0, g0, next_place, area, lid);
 #endif
+        if (!merges) {
 #if KDA_RULE == KDA_RULE_DELTA
-        if (warp >= WARPS - 4 && lane < 16)
-            solve_block(diagonal + (warp - (WARPS - 4)) * 16, rest, split,
-                        (warp - (WARPS - 4)) * 16, lane);
+            if (lane < 16)
+                solve_block(diagonal + (warp - WARPS / 2) * 16, rest, split,
+                            (warp - WARPS / 2) * 16, lane);
 #endif
-        /* Kd, Qd, Ke: decayed from the chunk's start and to its end. */
+            part_arrive(SOLVED(part), PART);
+        }
+        /* -Kd, Qd, Ke: decayed from the chunk's start and to its end. */
         __global uchar *const images =
             (__global uchar *)(workspace + a.factors + (long)index * a.factor_stride);
         if (exists) {
@@ -443,7 +475,7 @@ kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __globa
                 __global ushort *const at = tile + (uint)(i * 64 + ((piece ^ (i & 7)) << 3));
                 before *= (float2)(ax[i], ay[i]);
                 *(__global uint *)(at + IMAGE_KD / 2) =
-                    SCALED(kx[i], before.s0 * norm.s0, before.s1 * norm.s0);
+                    SCALED(kx[i], before.s0 * -norm.s0, before.s1 * -norm.s0);
                 *(__global uint *)(at + IMAGE_QD / 2) =
                     SCALED(qx[i], before.s0 * norm.s1, before.s1 * norm.s1);
             }
@@ -460,9 +492,10 @@ kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __globa
 #if !KDA_COMPACT
         extras = load_extras(&a, beta, a_log, dt_bias, here, channel, lid);
 #endif
-#if KDA_RULE == KDA_RULE_DELTA
-        part_barrier(part, PART); /* T of the diagonal blocks is complete */
+        /* The first half of the part merges; the other goes on with the next turn. */
+        part_barrier_of(merges, SOLVED(part), PART); /* T of the diagonal blocks is complete */
         PHASE
+#if KDA_RULE == KDA_RULE_DELTA
         {
             const int at = warp * 32;
             float z[2][4];
@@ -474,7 +507,7 @@ kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __globa
             if (warp < 2)
                 store_merged(z, rest, split, at + 16, at, 1, lane);
         }
-        part_barrier(part, PART); /* T of 32 rows is complete */
+        part_barrier_of(merges, MERGING(part), PART / 2); /* T of 32 rows is complete */
         PHASE
         if (warp < 4) {
             const int row = (warp >> 1) * 16, col = (warp & 1) * 16;
@@ -484,8 +517,7 @@ kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __globa
             store_merged(z, rest, split, 32 + row, col, 0, lane);
         }
 #endif
-        writes_done();
-        part_barrier(part, PART); /* the images in local memory are complete */
+        part_barrier_of(merges, MERGING(part), PART / 2); /* images in local memory are complete */
         PHASE
         if (exists)
             store_block(images + IMAGE_L, rest, sizeof(*rest), lid, SENDER, PART);

@@ -69,19 +69,47 @@ static inline void product_pairs(float d[4], __local const ushort *k, __local co
 /* The sum of both halves of a pair over the warp, for 16 pairs in each lane: the one of
  * x[SUM_INDEX(lane)]. A product with ones sums over the four lanes of a row g, four pairs at once:
  * column 2 j of ones for pairs 4 j and 4 j + 1 (rows g and g + 8), 2 j + 1 for the next two. */
-static inline float lanes_sum16(const uint x[16], __local float *scratch, int lid)
+static inline void sum16_add(float d[4], const uint x[16], int lid)
 {
-    const int column = (lid & 31) >> 2, upper = lid & 4, last = lid & 8;
+    const int column = (lid & 31) >> 2;
     const uint ones = 0x3f803f80u;
-    float d[4] = {0.0f, 0.0f, 0.0f, 0.0f};
     UNROLL
     for (int j = 0; j < 4; j++)
         MULTIPLY_16x8x16(d, x[4 * j], x[4 * j + 1], x[4 * j + 2], x[4 * j + 3],
                          column == 2 * j ? ones : 0, column == 2 * j + 1 ? ones : 0);
+}
+static inline float sum16_total(const float d[4], int lid)
+{
+    const int upper = lid & 4, last = lid & 8;
     const float e0 = (upper ? d[1] : d[0]) + lane_xor(upper ? d[0] : d[1], 4);
     const float e1 = (upper ? d[3] : d[2]) + lane_xor(upper ? d[2] : d[3], 4);
     const float f = (last ? e1 : e0) + lane_xor(last ? e0 : e1, 8);
     return f + lane_xor(f, 16);
+}
+static inline float lanes_sum16(const uint x[16], __local float *scratch, int lid)
+{
+    float d[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    sum16_add(d, x, lid);
+    return sum16_total(d, lid);
+}
+
+/* The same of products of halves, x y, which are not rounded: what rounding takes from one, a
+ * multiply-add finds exactly. */
+static inline float lanes_dot16(const uint x[16], const uint y[16], __local float *scratch, int lid)
+{
+    float d[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    uint product[16], rest[16];
+    UNROLL
+    for (int i = 0; i < 16; i++)
+        __asm__("{ .reg .b32 n;\n"
+                "mul.rn.bf16x2 %0, %2, %3;\n"
+                "neg.bf16x2 n, %0;\n"
+                "fma.rn.bf16x2 %1, %2, %3, n; }"
+                : "=&r"(product[i]), "=r"(rest[i])
+                : "r"(x[i]), "r"(y[i]));
+    sum16_add(d, product, lid);
+    sum16_add(d, rest, lid);
+    return sum16_total(d, lid);
 }
 
 /* The product of the two low parts is left out. */
@@ -197,21 +225,34 @@ static __attribute__((always_inline)) inline void product_pairs(float d[4], __lo
     }
 }
 
-/* scratch: 16 pairs for each item. */
+/* scratch: 16 numbers for each item. */
+static __attribute__((always_inline)) inline float lanes_sum(const float x[16],
+                                                             __local float *scratch, int lid)
+{
+    barrier(CLK_LOCAL_MEM_FENCE); /* scratch has been read, whatever was there */
+    for (int i = 0; i < 16; i++)
+        scratch[lid * 16 + i] = x[i];
+    barrier(CLK_LOCAL_MEM_FENCE); /* all numbers are there */
+    float sum = 0.0f;
+    for (int i = 0; i < 32; i++)
+        sum += scratch[((lid & ~31) + i) * 16 + SUM_INDEX(lid & 31)];
+    return sum;
+}
 static __attribute__((always_inline)) inline float lanes_sum16(const uint x[16],
                                                                __local float *scratch, int lid)
 {
-    __local uint *const pairs = (__local uint *)scratch;
-    barrier(CLK_LOCAL_MEM_FENCE); /* scratch has been read, whatever was there */
+    float sums[16];
     for (int i = 0; i < 16; i++)
-        pairs[lid * 16 + i] = x[i];
-    barrier(CLK_LOCAL_MEM_FENCE); /* all pairs are there */
-    float sum = 0.0f;
-    for (int i = 0; i < 32; i++) {
-        const uint pair = pairs[((lid & ~31) + i) * 16 + SUM_INDEX(lid & 31)];
-        sum += LOW(pair) + HIGH(pair);
-    }
-    return sum;
+        sums[i] = LOW(x[i]) + HIGH(x[i]);
+    return lanes_sum(sums, scratch, lid);
+}
+static __attribute__((always_inline)) inline float lanes_dot16(const uint x[16], const uint y[16],
+                                                               __local float *scratch, int lid)
+{
+    float sums[16];
+    for (int i = 0; i < 16; i++)
+        sums[i] = LOW(x[i]) * LOW(y[i]) + HIGH(x[i]) * HIGH(y[i]);
+    return lanes_sum(sums, scratch, lid);
 }
 
 static __attribute__((always_inline)) inline float split_at(__local const ushort *split, int row,

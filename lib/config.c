@@ -123,8 +123,8 @@ size_t kda_config_items(const struct kda_config *c, enum kda_kernel_id id)
         return (size_t)c->gemm_wg;
     case KDA_KERNEL_MMA_PREPARE:
         return MMA_PREPARE_ITEMS;
-    case KDA_KERNEL_MMA_SCAN:
-        return (size_t)c->teams * 128;
+    case KDA_KERNEL_MMA_SCAN: /* and its movers */
+        return (size_t)c->teams * 128 + (c->path == KDA_PATH_PTX ? 128 : 0);
     default:
         return (size_t)c->prepare_wg;
     }
