@@ -185,7 +185,6 @@ static inline int32_t kda_key_head(const kda_problem *p, int32_t value_head)
 /* Names for logs and descriptions. */
 const char *kda_dtype_name(kda_dtype t);
 const char *kda_engine_name(kda_engine e);
-const char *kda_gate_name(kda_gate g);
 
 /* ---- tuned.c ---------------------------------------------------------------------------- */
 

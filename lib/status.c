@@ -25,12 +25,6 @@ const char *kda_engine_name(kda_engine e)
     return names[e];
 }
 
-const char *kda_gate_name(kda_gate g)
-{
-    static const char *const names[] = {"log", "softplus", "bounded", "none"};
-    return names[g];
-}
-
 void kda_log(const kda_context *ctx, kda_log_level level, const char *format, ...)
 {
     if (!ctx->log || level > ctx->log_level)

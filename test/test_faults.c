@@ -282,6 +282,8 @@ START_TEST(test_execute)
         if (base != LOG)
             continue;
         t.args.q.token_stride = HEADS * KEY_DIM - KEY_DIM; /* rows that are gathered first */
+        t.args.out.token_stride = VALUE_DIM;               /* and those that are spread at last */
+        t.args.out.head_stride = TOKENS * VALUE_DIM;
         fail_each_call(LOG, &executions, &t, codes[_i]);
     }
 }
@@ -314,7 +316,7 @@ static struct trial either_schedule(void)
     return t;
 }
 
-/* CLBlast's own codes: each is the driver's fault, by name. */
+/* CLBlast's own codes, each by name: the driver's fault. Kernels that don't build have a status. */
 START_TEST(test_clblast_codes)
 {
     static const struct {
@@ -325,7 +327,8 @@ START_TEST(test_clblast_codes)
                {CLBlastInsufficientMemoryA, "buffer too small"},
                {CLBlastInvalidLocalMemUsage, "not enough local memory"},
                {CLBlastDatabaseError, "no tuning parameters"},
-               {CLBlastUnexpectedError, "unexpected"}};
+               {CLBlastUnexpectedError, "unexpected"},
+               {CL_BUILD_PROGRAM_FAILURE, "CL_BUILD_PROGRAM_FAILURE"}};
     struct trial t = trial_make(rig, CLBLAST, true);
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
         log_clear(&rig->log);
@@ -333,7 +336,7 @@ START_TEST(test_clblast_codes)
         const kda_status st = enqueue(&t);
         ck_assert(fault_stop());
         finish(&t, st);
-        ck_assert_int_eq(st, KDA_DRIVER);
+        ck_assert_int_eq(st, own[i].code == CL_BUILD_PROGRAM_FAILURE ? KDA_COMPILE : KDA_DRIVER);
         ck_assert_int_eq(rig->log.lines[KDA_LOG_ERROR], 1);
         ck_assert_msg(strstr(rig->log.error, own[i].says), "%s", rig->log.error);
     }

@@ -246,6 +246,21 @@ START_TEST(test_large_pool)
 }
 END_TEST
 
+/* What kda_execute would bring to a device must fit its buffers. */
+START_TEST(test_pool_larger_than_a_buffer)
+{
+    NEEDS_QUEUES;
+    struct call *call = make(RECURRENT "H=2 K=128 V=128 lengths=1 state=normal in_place=1 index=0 "
+                                       "slots=1");
+    const struct far *far = far_on_host(largest_buffer() + SLOT * sizeof(float));
+    kda_args args = call_args(call);
+    args.initial_state = (kda_input){.host = far->host};
+    args.final_state = (kda_output){.host = far->host};
+    args.slots = (int64_t)(far->bytes / (SLOT * sizeof(float)));
+    ck_assert_int_eq(kda_execute(plan_for(call), &args), KDA_MEMORY);
+}
+END_TEST
+
 /* ---- Sequences -------------------------------------------------------------------------- */
 
 START_TEST(test_many_sequences)
@@ -369,6 +384,7 @@ TCase *tcase_sizes(enum level level)
             tcase_add_loop_test(tcase, test_far_in_device_memory, turn, turn + 1);
     }
     tcase_add_loop_test(tcase, test_large_pool, 0, 4);
+    tcase_add_test(tcase, test_pool_larger_than_a_buffer);
     tcase_add_test(tcase, test_many_sequences);
     return tcase;
 }
