@@ -22,6 +22,12 @@
 #ifndef KDA_K
 #define KDA_K 128 /* key_dim, 1..256 */
 #endif
+/* value_dim, where the program is for one. */
+#ifdef KDA_V
+#define VALUE_DIM(a) KDA_V
+#else
+#define VALUE_DIM(a) ((a).value_dim)
+#endif
 #ifndef KDA_DTYPE
 #define KDA_DTYPE KDA_BF16 /* q, k, v */
 #endif
@@ -68,8 +74,10 @@
 #if KDA_COMPACT
 #define UNROLL
 #define UNROLL_BY(n)
+#define ROLLED
 #else
 #define UNROLL PRAGMA(unroll)
+#define ROLLED PRAGMA(unroll 1)
 #define UNROLL_BY(n) PRAGMA(unroll n)
 #endif
 
@@ -91,12 +99,13 @@ static inline float bf16_to_float(ushort h)
     return as_float((uint)h << 16);
 }
 
-/* To nearest even; a NaN stays one. */
-static inline ushort float_to_bf16(float f)
+static inline float f16_to_float(ushort h)
 {
-    uint u = as_uint(f);
-    uint rounded = u + 0x7fffu + ((u >> 16) & 1u);
-    return (ushort)(((u & 0x7fffffffu) > 0x7f800000u ? (u | 0x400000u) : rounded) >> 16);
+    return vload_half(0, (const half *)&h);
+}
+static inline float f32_to_float(float x)
+{
+    return x;
 }
 
 static inline float load_f32(__global const float *p, long i)
@@ -105,7 +114,7 @@ static inline float load_f32(__global const float *p, long i)
 }
 static inline float load_f16(__global const ushort *p, long i)
 {
-    return vload_half(0, (__global const half *)(p + i));
+    return f16_to_float(p[i]);
 }
 static inline float load_bf16(__global const ushort *p, long i)
 {
@@ -127,34 +136,43 @@ static inline void store_bf16(__global ushort *p, long i, float x)
 #if KDA_DTYPE == KDA_F32
 typedef float data_t;
 #define load_data load_f32
+#define data_to_float f32_to_float
 #elif KDA_DTYPE == KDA_F16
 typedef ushort data_t;
 #define load_data load_f16
+#define data_to_float f16_to_float
 #else
 typedef ushort data_t;
 #define load_data load_bf16
+#define data_to_float bf16_to_float
 #endif
 
 #if KDA_G_DTYPE == KDA_F32
 typedef float gate_t;
 #define load_gate load_f32
+#define gate_to_float f32_to_float
 #elif KDA_G_DTYPE == KDA_F16
 typedef ushort gate_t;
 #define load_gate load_f16
+#define gate_to_float f16_to_float
 #else
 typedef ushort gate_t;
 #define load_gate load_bf16
+#define gate_to_float bf16_to_float
 #endif
 
 #if KDA_BETA_DTYPE == KDA_F32
 typedef float beta_t;
 #define load_beta load_f32
+#define beta_to_float f32_to_float
 #elif KDA_BETA_DTYPE == KDA_F16
 typedef ushort beta_t;
 #define load_beta load_f16
+#define beta_to_float f16_to_float
 #else
 typedef ushort beta_t;
 #define load_beta load_bf16
+#define beta_to_float bf16_to_float
 #endif
 
 #if KDA_OUT_DTYPE == KDA_F32
@@ -190,21 +208,19 @@ static inline float4 load_state4(__global const state_t *p)
 #elif KDA_STATE_DTYPE == KDA_F16
     return vload_half4(0, (__global const half *)p);
 #else
-    ushort4 x = *(__global const ushort4 *)p;
-    return (float4)(bf16_to_float(x.s0), bf16_to_float(x.s1), bf16_to_float(x.s2),
-                    bf16_to_float(x.s3));
+    const uint2 x = *(__global const uint2 *)p;
+    return as_float4((uint4)(x.s0 << 16, x.s0 & 0xffff0000u, x.s1 << 16, x.s1 & 0xffff0000u));
 #endif
 }
 
 static inline void store_state4(__global state_t *p, float4 x)
 {
-#if KDA_STATE_DTYPE == KDA_F32
-    *(__global float4 *)p = x;
-#elif KDA_STATE_DTYPE == KDA_F16
+#if KDA_STATE_DTYPE == KDA_F16
     vstore_half4_rte(x, 0, (__global half *)p);
+#elif KDA_STATE_DTYPE == KDA_BF16
+    *(__global uint2 *)p = (uint2)(pack_bf16(x.s0, x.s1), pack_bf16(x.s2, x.s3));
 #else
-    *(__global ushort4 *)p = (ushort4)(float_to_bf16(x.s0), float_to_bf16(x.s1),
-                                       float_to_bf16(x.s2), float_to_bf16(x.s3));
+    *(__global float4 *)p = x;
 #endif
 }
 

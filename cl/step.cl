@@ -22,12 +22,16 @@
  *
  * Barriers. All items of a work-group meet the same ones, and on a CPU none stands behind an early
  * return: PoCL 3.1 takes the branches after such a barrier to go the same way for all items, and
- * stored columns that are not there. rows[] and parts[] have two buffers, taken in turn, and one
- * barrier a token is enough:
- *     before it  all read rows[t%2] (k stays in registers), write parts[t%2], write rows[(t+1)%2]
- *     after it   all read parts[t%2]
- * The writes of token t+1 hit rows[t%2] and parts[(t+1)%2]; both were last read before barrier t
- * or, parts of t-1, before a work-item can have arrived at barrier t.
+ * stored columns that are not there. Tokens have a ring of LEAD + 2 rows in local memory, parts[]
+ * two buffers, taken in turn, and one barrier a token is enough:
+ *     before it  all read rows of t, write parts[t%2], write rows of t + LEAD
+ *     after it   all read parts[t%2] and rows of t
+ * The rows of t + LEAD take the place of t - 2, which nobody reads once all have met at barrier
+ * t-1; parts[t%2] were last read before that too.
+ *
+ * Latency. Where states keep memory busy, whatever is asked for comes after all that was asked for
+ * before: LEAD + 1 tokens are asked for before the state, and stay as they lie in memory until they
+ * are used, since what is converted must have arrived.
  *
  * SPDX-License-Identifier: MIT */
 
@@ -43,12 +47,27 @@
 #ifndef KDA_VEC
 #define KDA_VEC 4 /* columns of a work-item: 1, 2, or a multiple of 4 */
 #endif
+/* Whether state rows are aligned for the vector accesses: a program for each case, since both in
+ * one keep the compiler from arranging loads. On a CPU the call says it. */
+#ifdef KDA_WIDE
+#define WIDE(a) KDA_WIDE
+#else
+#define WIDE(a) ((a).has & KDA_HAS_WIDE_STATES)
+#endif
 
 #define KDA_TILE_V (KDA_COLS * KDA_VEC)
 #define KDA_WG (KDA_COLS * KDA_GROUPS)
 #define PAD_K (KDA_ROWS * KDA_GROUPS)
-/* Key channels that a work-item brings in for each token. */
+/* Key channels and columns that a work-item brings in for each token. */
 #define STAGED ((PAD_K + KDA_WG - 1) / KDA_WG)
+#define STAGED_V ((KDA_TILE_V + KDA_WG - 1) / KDA_WG)
+/* Tokens in local memory: those to come, the one at work and the last one, see "Barriers". */
+#if KDA_COMPACT
+#define LEAD 1
+#else
+#define LEAD 3
+#endif
+#define RING (LEAD + 2)
 /* Row groups whose partial sums the lanes add up before local memory does the rest. */
 #if KDA_LANES / KDA_COLS >= KDA_GROUPS
 #define FOLD KDA_GROUPS
@@ -63,15 +82,6 @@
 #error "KDA_ROWS * KDA_GROUPS must cover KDA_K"
 #endif
 
-/* A work-item's part of a state in memory, its first element at `in` or `out`: addresses that
- * differ by multiples of the row's size alone take few registers. Rows and columns past the end
- * read as zero and are not written. wide: four neighbours along the contiguous dimension at a
- * time. */
-#if KDA_STATE_LAYOUT == KDA_STATE_KV
-#define WIDE_POSSIBLE (KDA_VEC % 4 == 0)
-#else
-#define WIDE_POSSIBLE (KDA_ROWS % 4 == 0 && KDA_K % 4 == 0)
-#endif
 /* Of a tile's rows, those inside. */
 #if PAD_K == KDA_K
 #define ROWS_INSIDE(row) KDA_ROWS
@@ -79,38 +89,49 @@
 #define ROWS_INSIDE(row) (KDA_K - (row))
 #endif
 
+/* A work-item's part of a state: OUTER lines of INNER neighbours in memory, and in registers. */
+#if KDA_STATE_LAYOUT == KDA_STATE_KV
+#define OUTER KDA_ROWS
+#define INNER KDA_VEC
+#define OUTER_INSIDE ROWS_INSIDE(row)
+#define INNER_INSIDE (value_dim - col)
+#define CELL(s, o, i) s[o][i]
+#define CELL_AT(o, i) STATE_AT(o, i, value_dim)
+#define WIDE_POSSIBLE (KDA_VEC % 4 == 0)
+#else
+#define OUTER KDA_VEC
+#define INNER KDA_ROWS
+#define OUTER_INSIDE (value_dim - col)
+#define INNER_INSIDE ROWS_INSIDE(row)
+#define CELL(s, o, i) s[i][o]
+#define CELL_AT(o, i) STATE_AT(i, o, value_dim)
+#define WIDE_POSSIBLE (KDA_ROWS % 4 == 0 && KDA_K % 4 == 0)
+#endif
+#define SET_FOUR(s, o, i, x)                                                                       \
+    do {                                                                                           \
+        CELL(s, o, i) = (x).s0;                                                                    \
+        CELL(s, o, (i) + 1) = (x).s1;                                                              \
+        CELL(s, o, (i) + 2) = (x).s2;                                                              \
+        CELL(s, o, (i) + 3) = (x).s3;                                                              \
+    } while (0)
+
+/* The first element lies at `in` or `out`: addresses that differ by multiples of the row's size
+ * alone take few registers. Rows and columns past the end read as zero and are not written. wide:
+ * four neighbours at a time. */
 static inline void load_tile(float s[KDA_ROWS][KDA_VEC], __global const state_t *in, int wide,
                              int row, int col, int value_dim)
 {
 #if WIDE_POSSIBLE
     if (wide) {
-#if KDA_STATE_LAYOUT == KDA_STATE_KV
 UNROLL
-        for (int i = 0; i < KDA_ROWS; i++)
+        for (int o = 0; o < OUTER; o++)
 UNROLL
-            for (int j = 0; j < KDA_VEC; j += 4) {
+            for (int i = 0; i < INNER; i += 4) {
                 float4 x = 0.0f;
-                if (i < ROWS_INSIDE(row) && col + j < value_dim)
-                    x = load_state4(in + STATE_AT(i, j, value_dim));
-                s[i][j] = x.s0;
-                s[i][j + 1] = x.s1;
-                s[i][j + 2] = x.s2;
-                s[i][j + 3] = x.s3;
+                if (o < OUTER_INSIDE && i < INNER_INSIDE)
+                    x = load_state4(in + CELL_AT(o, i));
+                SET_FOUR(s, o, i, x);
             }
-#else
-UNROLL
-        for (int j = 0; j < KDA_VEC; j++)
-UNROLL
-            for (int i = 0; i < KDA_ROWS; i += 4) {
-                float4 x = 0.0f;
-                if (i < ROWS_INSIDE(row) && col + j < value_dim)
-                    x = load_state4(in + STATE_AT(i, j, value_dim));
-                s[i][j] = x.s0;
-                s[i + 1][j] = x.s1;
-                s[i + 2][j] = x.s2;
-                s[i + 3][j] = x.s3;
-            }
-#endif
         return;
     }
 #endif
@@ -123,24 +144,25 @@ UNROLL
                           : 0.0f;
 }
 
+static inline void clear_tile(float s[KDA_ROWS][KDA_VEC])
+{
+UNROLL
+    for (int i = 0; i < KDA_ROWS; i++)
+UNROLL
+        for (int j = 0; j < KDA_VEC; j++)
+            s[i][j] = 0.0f;
+}
+
 static inline void store_tile(__global state_t *out, float s[KDA_ROWS][KDA_VEC], int wide, int row,
                               int col, int value_dim)
 {
 #if WIDE_POSSIBLE
     if (wide) {
-#if KDA_STATE_LAYOUT == KDA_STATE_KV
-        FOR_INSIDE(i, KDA_ROWS, ROWS_INSIDE(row))
-            FOR_INSIDE(j, KDA_VEC / 4, (value_dim - col) / 4)
-                store_state4(out + STATE_AT(i, 4 * j, value_dim),
-                             (float4)(s[i][4 * j], s[i][4 * j + 1], s[i][4 * j + 2],
-                                      s[i][4 * j + 3]));
-#else
-        FOR_INSIDE(j, KDA_VEC, value_dim - col)
-            FOR_INSIDE(i, KDA_ROWS / 4, ROWS_INSIDE(row) / 4)
-                store_state4(out + STATE_AT(4 * i, j, value_dim),
-                             (float4)(s[4 * i][j], s[4 * i + 1][j], s[4 * i + 2][j],
-                                      s[4 * i + 3][j]));
-#endif
+        FOR_INSIDE(o, OUTER, OUTER_INSIDE)
+            FOR_INSIDE(i, INNER / 4, INNER_INSIDE / 4)
+                store_state4(out + CELL_AT(o, 4 * i),
+                             (float4)(CELL(s, o, 4 * i), CELL(s, o, 4 * i + 1),
+                                      CELL(s, o, 4 * i + 2), CELL(s, o, 4 * i + 3)));
         return;
     }
 #endif
@@ -149,13 +171,16 @@ static inline void store_tile(__global state_t *out, float s[KDA_ROWS][KDA_VEC],
             store_state(out, STATE_AT(i, j, value_dim), s[i][j]);
 }
 
-/* An empty sequence's state goes through bit for bit, whatever it holds; zero: it is none. */
+/* An empty sequence's state goes through bit for bit, whatever it holds; zero: it is none. Not
+ * worth unrolling. */
 static inline void copy_tile(__global state_t *out, __global const state_t *in, int zero, int row,
                              int col, int value_dim)
 {
-    FOR_INSIDE(i, KDA_ROWS, ROWS_INSIDE(row))
-        FOR_INSIDE(j, KDA_VEC, value_dim - col)
-        {
+    const int rows = min(KDA_ROWS, ROWS_INSIDE(row)), cols = min(KDA_VEC, value_dim - col);
+ROLLED
+    for (int i = 0; i < rows; i++)
+ROLLED
+        for (int j = 0; j < cols; j++) {
             const long at = STATE_AT(i, j, value_dim);
             out[at] = zero ? 0 : in[at];
         }
@@ -196,35 +221,37 @@ kda_step(const struct kda_call_args a, __global const data_t *q, __global const 
          __global const uchar *fresh, __global const state_t *initial_state,
          __global state_t *final_state, __global out_t *out, __global state_t *checkpoints)
 {
-    /* Of a token: raw q and k, and the decay, zero-padded to PAD_K. */
-    __local float row_q[2][PAD_K], row_k[2][PAD_K], row_d[2][PAD_K];
+    /* Of a token: raw q and k, the decay, zero-padded to PAD_K; v and the write strength. */
+    __local float row_q[RING][PAD_K], row_k[RING][PAD_K], row_d[RING][PAD_K];
+    __local float values[RING][KDA_TILE_V], strengths[RING];
     /* Partial sums over row groups: S^T k and S^T q per column; |k|^2, |q|^2, k . q. */
     __local float part_k[2][PARTS][KDA_TILE_V], part_q[2][PARTS][KDA_TILE_V], part_s[2][3][PARTS];
 
     const int lid = (int)get_local_id(0), cx = lid % KDA_COLS, group = lid / KDA_COLS;
-    const int value_dim = a.value_dim, wide = a.has & KDA_HAS_WIDE_STATES;
+    const int value_dim = VALUE_DIM(a), wide = WIDE(a);
     const uint tiles = (uint)(value_dim + KDA_TILE_V - 1) / KDA_TILE_V;
     const uint item = (uint)get_group_id(0), pair = item / tiles;
     const int head = (int)(pair % (uint)a.value_heads);
     const long n = pair / (uint)a.value_heads;
-    const int row = group * KDA_ROWS, col = (int)(item % tiles) * KDA_TILE_V + cx * KDA_VEC;
+    const int row = group * KDA_ROWS, left = (int)(item % tiles) * KDA_TILE_V,
+              col = left + cx * KDA_VEC;
 
     const long begin = sequence_start(&a, cu_seqlens, n);
     const long end = max(sequence_start(&a, cu_seqlens, n + 1), begin);
     const long slot = sequence_slot(&a, state_index, accepted, n);
 
-    out += a.out.offset + head * a.out.head_stride;
     const long tile = STATE_AT(row, col, value_dim); /* this work-item's part of a state */
     initial_state += a.initial_state.offset + slot * a.initial_state.token_stride +
                      head * a.initial_state.head_stride + tile;
     final_state += a.final_state.offset + head * a.final_state.head_stride + tile;
     checkpoints += a.checkpoints.offset + head * a.checkpoints.head_stride + tile;
+    out += a.out.offset + begin * a.out.token_stride + head * a.out.head_stride + col;
 
     const int restart = is_fresh(&a, fresh, n);
     if (slot < 0) { /* a skipped sequence */
-        for (long t = begin + group; t < end; t += KDA_GROUPS)
+        for (long t = group; t < end - begin; t += KDA_GROUPS)
             FOR_INSIDE(j, KDA_VEC, value_dim - col)
-                store_out(out, t * a.out.token_stride + col + j, 0.0f);
+                store_out(out, t * a.out.token_stride + j, 0.0f);
     } else if (begin == end) {
         const long to = write_slot(&a, write_index, n, 0);
         if (to >= 0)
@@ -234,117 +261,115 @@ kda_step(const struct kda_call_args a, __global const data_t *q, __global const 
     /* Nothing left to do, or the chunkwise schedule's to do: out of here, or, on a CPU, on with no
      * tokens to walk (see "Barriers"). */
     const int idle = slot < 0 || begin == end || end - begin > a.step_limit;
-#if KDA_COMPACT
-    const int works = !idle;
-#else
+#if !KDA_COMPACT
     if (idle)
         return;
-    const int works = 1;
 #endif
-    const long stop = works ? end : begin;
-    const long first_stored = max(begin, end - a.index_columns);
+    const int length = idle ? 0 : (int)(end - begin);
+    const int first_stored = max(0, length - (int)a.index_columns);
 
     const int kh = key_head(head, a.heads, a.value_heads);
-    q += a.q.offset + kh * a.q.head_stride;
-    k += a.k.offset + kh * a.k.head_stride;
-    v += a.v.offset + head * a.v.head_stride;
-    g += a.g.offset + head * a.g.head_stride;
-    beta += a.beta.offset + head * a.beta.head_stride;
+    q += a.q.offset + begin * a.q.token_stride + kh * a.q.head_stride;
+    k += a.k.offset + begin * a.k.token_stride + kh * a.k.head_stride;
+    v += a.v.offset + begin * a.v.token_stride + head * a.v.head_stride + left;
+    g += a.g.offset + begin * a.g.token_stride + head * a.g.head_stride;
+    beta += a.beta.offset + begin * a.beta.token_stride + head * a.beta.head_stride;
 
-    /* exp(a_log) and the biases of the channels that this work-item brings in. */
-    float gate_scale = 1.0f, bias[STAGED];
+    /* Of tokens asked for, as it lies in memory: this work-item's share. */
+    data_t next_q[LEAD + 1][STAGED], next_k[LEAD + 1][STAGED], next_v[LEAD + 1][STAGED_V];
+    gate_t next_g[LEAD + 1][STAGED];
+    beta_t next_beta[LEAD + 1];
+
+#define FETCH(p, t)                                                                                \
+    do {                                                                                           \
+        UNROLL for (int i = 0; i < STAGED; i++)                                                    \
+        {                                                                                          \
+            const int r = lid + i * KDA_WG;                                                        \
+            if (r < KDA_K) {                                                                       \
+                next_q[p][i] = q[(t)*a.q.token_stride + r];                                        \
+                next_k[p][i] = k[(t)*a.k.token_stride + r];                                        \
+                if (KDA_GATE != KDA_GATE_NONE)                                                     \
+                    next_g[p][i] = g[(t)*a.g.token_stride + (KDA_GATE_PER_HEAD ? 0 : r)];          \
+            }                                                                                      \
+        }                                                                                          \
+        UNROLL for (int i = 0; i < STAGED_V; i++)                                                  \
+        {                                                                                          \
+            const int c = lid + i * KDA_WG;                                                        \
+            if (c < KDA_TILE_V && left + c < value_dim)                                            \
+                next_v[p][i] = v[(t)*a.v.token_stride + c];                                        \
+        }                                                                                          \
+        if (a.has & KDA_HAS_BETA)                                                                  \
+            next_beta[p] = beta[(t)*a.beta.token_stride];                                          \
+    } while (0)
+
+#define PUT(at, p)                                                                                 \
+    do {                                                                                           \
+        UNROLL for (int i = 0; i < STAGED; i++)                                                    \
+        {                                                                                          \
+            const int r = lid + i * KDA_WG, inside = r < KDA_K;                                    \
+            if (r < PAD_K) {                                                                       \
+                row_q[at][r] = inside ? data_to_float(next_q[p][i]) : 0.0f;                        \
+                row_k[at][r] = inside ? data_to_float(next_k[p][i]) : 0.0f;                        \
+                row_d[at][r] = KDA_GATE != KDA_GATE_NONE && inside                                 \
+                                   ? exp(log_decay(gate_to_float(next_g[p][i]), bias[i],           \
+                                                   gate_scale, a.gate_bound))                      \
+                                   : 1.0f;                                                         \
+            }                                                                                      \
+        }                                                                                          \
+        UNROLL for (int i = 0; i < STAGED_V; i++)                                                  \
+        {                                                                                          \
+            const int c = lid + i * KDA_WG;                                                        \
+            if (c < KDA_TILE_V)                                                                    \
+                values[at][c] = left + c < value_dim ? data_to_float(next_v[p][i]) : 0.0f;         \
+        }                                                                                          \
+        if (lid == 0)                                                                              \
+            strengths[at] =                                                                        \
+                activate_beta(a.has & KDA_HAS_BETA ? beta_to_float(next_beta[p]) : 1.0f);          \
+    } while (0)
+
+    /* The first tokens are asked for before the state, so that their gates are worked out while
+     * that is on its way; then exp(a_log) and the biases of the channels brought in. */
+UNROLL
+    for (int p = 0; p <= LEAD; p++)
+        if (p < length)
+            FETCH(p, (long)p);
+    float gate_scale = 0.0f, bias[STAGED];
     if (a.has & KDA_HAS_A_LOG)
-        gate_scale = min(exp(a_log[a.a_log + head]), FLT_MAX);
+        gate_scale = a_log[a.a_log + head];
 UNROLL
     for (int i = 0; i < STAGED; i++) {
-        int r = lid + i * KDA_WG;
+        const int r = lid + i * KDA_WG;
         bias[i] = 0.0f;
         if ((a.has & KDA_HAS_DT_BIAS) && r < KDA_K)
             bias[i] = KDA_GATE_PER_HEAD ? dt_bias[a.dt_bias + head]
                                         : dt_bias[a.dt_bias + (long)head * KDA_K + r];
     }
-
-    /* The token to come: raw values on their way from memory. */
-    float next_q[STAGED], next_k[STAGED], next_g[STAGED], next_v[KDA_VEC], next_beta = 1.0f;
-    long next_slot = -1; /* of the state after it */
-
-#define FETCH(t)                                                                                   \
-    do {                                                                                           \
-        UNROLL for (int i = 0; i < STAGED; i++)                                         \
-        {                                                                                          \
-            int r = lid + i * KDA_WG;                                                              \
-            next_q[i] = next_k[i] = next_g[i] = 0.0f;                                              \
-            if (r < KDA_K) {                                                                       \
-                next_q[i] = load_data(q, (t)*a.q.token_stride + r);                                \
-                next_k[i] = load_data(k, (t)*a.k.token_stride + r);                                \
-                if (KDA_GATE != KDA_GATE_NONE)                                                     \
-                    next_g[i] =                                                                    \
-                        load_gate(g, (t)*a.g.token_stride + (KDA_GATE_PER_HEAD ? 0 : r));          \
-            }                                                                                      \
-        }                                                                                          \
-        UNROLL for (int j = 0; j < KDA_VEC; j++) next_v[j] =                            \
-            col + j < value_dim ? load_data(v, (t)*a.v.token_stride + col + j) : 0.0f;             \
-        if (a.has & KDA_HAS_BETA)                                                                  \
-            next_beta = load_beta(beta, (t)*a.beta.token_stride);                                  \
-        if ((t) >= first_stored)                                                                   \
-            next_slot = write_slot(&a, write_index, n, (t)-first_stored);                          \
-    } while (0)
-
-#define PUT(buffer)                                                                                \
-    do {                                                                                           \
-        UNROLL for (int i = 0; i < STAGED; i++)                                         \
-        {                                                                                          \
-            int r = lid + i * KDA_WG;                                                              \
-            if (r < PAD_K) {                                                                       \
-                row_q[buffer][r] = next_q[i];                                                      \
-                row_k[buffer][r] = next_k[i];                                                      \
-                row_d[buffer][r] =                                                                 \
-                    KDA_GATE == KDA_GATE_NONE                                                      \
-                        ? 1.0f                                                                     \
-                        : exp(log_decay(next_g[i], bias[i], gate_scale, a.gate_bound));            \
-            }                                                                                      \
-        }                                                                                          \
-    } while (0)
-
-    /* The first token is asked for before the state, so that its gates are worked out while that
-     * is on its way. */
-    if (begin < stop)
-        FETCH(begin);
     float s[KDA_ROWS][KDA_VEC];
-    if (restart | !works) {
-UNROLL
-        for (int i = 0; i < KDA_ROWS; i++)
-UNROLL
-            for (int j = 0; j < KDA_VEC; j++)
-                s[i][j] = 0.0f;
-    } else {
+    if (restart | idle)
+        clear_tile(s);
+    else
         load_tile(s, initial_state, wide, row, col, value_dim);
-    }
-    if (begin < stop)
-        PUT(0);
-    barrier(CLK_LOCAL_MEM_FENCE); /* row_*[0] is complete */
-
-    int buffer = 0, until_checkpoint = a.checkpoint_every;
-    for (long t = begin; t < stop; t++, buffer ^= 1) {
-        const long this_slot = next_slot;
-        float this_v[KDA_VEC], this_beta = activate_beta(next_beta);
+    gate_scale = min(exp(gate_scale), FLT_MAX);
 UNROLL
-        for (int j = 0; j < KDA_VEC; j++)
-            this_v[j] = next_v[j];
-        if (t + 1 < stop)
-            FETCH(t + 1);
+    for (int p = 0; p < LEAD; p++)
+        if (p < length)
+            PUT(p, p);
+    barrier(CLK_LOCAL_MEM_FENCE); /* the ring holds the first LEAD tokens */
+
+    for (int t = 0, at = 0; t < length; t++, at = at + 1 == RING ? 0 : at + 1) {
+        const long to = t < first_stored ? -1 : write_slot(&a, write_index, n, t - first_stored);
+        const int buffer = t & 1;
 
         /* Decay, and this work-item's share of the sums. */
-        float sum_k[KDA_VEC], sum_q[KDA_VEC], keys[KDA_ROWS];
+        float sum_k[KDA_VEC], sum_q[KDA_VEC];
         float kk = 0.0f, qq = 0.0f, kq = 0.0f;
 UNROLL
         for (int j = 0; j < KDA_VEC; j++)
             sum_k[j] = sum_q[j] = 0.0f;
 UNROLL
         for (int i = 0; i < KDA_ROWS; i++) {
-            const float ki = row_k[buffer][row + i], qi = row_q[buffer][row + i],
-                        decay = row_d[buffer][row + i];
-            keys[i] = ki;
+            const float ki = row_k[at][row + i], qi = row_q[at][row + i],
+                        decay = row_d[at][row + i];
             kk += ki * ki;
             qq += qi * qi;
             kq += ki * qi;
@@ -371,9 +396,11 @@ UNROLL
             part_s[buffer][1][group / FOLD] = qq;
             part_s[buffer][2][group / FOLD] = kq;
         }
-        if (t + 1 < stop)
-            PUT(buffer ^ 1);
-        barrier(CLK_LOCAL_MEM_FENCE); /* parts of t and rows of t + 1 are complete */
+        if (t + LEAD < length)
+            PUT(at + LEAD < RING ? at + LEAD : at + LEAD - RING, LEAD);
+        if (t + LEAD + 1 < length)
+            FETCH(LEAD, (long)t + LEAD + 1);
+        barrier(CLK_LOCAL_MEM_FENCE); /* parts of t and row t + LEAD are complete */
 
         float norm_k = 1.0f, norm_q = 1.0f;
         kq = tree(part_s[buffer][2], 1);
@@ -381,35 +408,35 @@ UNROLL
         norm_k = 1.0f / sqrt(tree(part_s[buffer][0], 1) + 1e-6f);
         norm_q = 1.0f / sqrt(tree(part_s[buffer][1], 1) + 1e-6f);
 #endif
-        /* u, then what row i adds: keys[i] * |k|^-1 * u */
+        /* u, then what row i adds: k_i * |k|^-1 * u */
+        const float strength = strengths[at] * norm_k;
         float u[KDA_VEC];
 UNROLL
         for (int j = 0; j < KDA_VEC; j++) {
-            u[j] = this_v[j];
+            u[j] = values[at][cx * KDA_VEC + j];
 #if KDA_RULE == KDA_RULE_DELTA
             u[j] -= tree(&part_k[buffer][0][cx * KDA_VEC + j], KDA_TILE_V) * norm_k;
 #endif
-            u[j] *= this_beta * norm_k;
+            u[j] *= strength;
         }
 UNROLL
         for (int i = 0; i < KDA_ROWS; i++)
 UNROLL
             for (int j = 0; j < KDA_VEC; j++)
-                s[i][j] += keys[i] * u[j];
+                s[i][j] += row_k[at][row + i] * u[j];
         if (group == 0)
             FOR_INSIDE(j, KDA_VEC, value_dim - col)
             {
                 const float o = tree(&part_q[buffer][0][cx * KDA_VEC + j], KDA_TILE_V) + kq * u[j];
-                store_out(out, t * a.out.token_stride + col + j, o * (norm_q * a.scale));
+                store_out(out, t * a.out.token_stride + j, o * (norm_q * a.scale));
             }
-        if ((a.has & KDA_HAS_CHECKPOINTS) && --until_checkpoint == 0) {
-            long number = begin / a.checkpoint_every + (t + 1 - begin) / a.checkpoint_every - 1;
+        if ((a.has & KDA_HAS_CHECKPOINTS) && (t + 1) % a.checkpoint_every == 0) {
+            const int number = (int)begin / a.checkpoint_every + (t + 1) / a.checkpoint_every - 1;
             store_tile(checkpoints + number * a.checkpoints.token_stride, s, wide, row, col,
                        value_dim);
-            until_checkpoint = a.checkpoint_every;
         }
-        if (this_slot >= 0)
-            store_tile(final_state + this_slot * a.final_state.token_stride, s, wide, row, col,
+        if (to >= 0)
+            store_tile(final_state + to * a.final_state.token_stride, s, wide, row, col,
                        value_dim);
     }
 }

@@ -61,7 +61,7 @@ static inline void fetch_wait(void)
 }
 #endif
 
-/* Two floats as a pair of bf16, the first one low. */
+/* Two floats as a pair of bf16, the first one low: to nearest even, and a NaN stays one. */
 #if KDA_PATH == KDA_PATH_PTX
 static inline uint pack_bf16(float low, float high)
 {
@@ -69,7 +69,16 @@ static inline uint pack_bf16(float low, float high)
     __asm__("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
+static inline ushort float_to_bf16(float x)
+{
+    return (ushort)pack_bf16(x, 0.0f);
+}
 #else
+static inline ushort float_to_bf16(float x)
+{
+    const uint u = as_uint(x), rounded = u + 0x7fffu + ((u >> 16) & 1u);
+    return (ushort)(((u & 0x7fffffffu) > 0x7f800000u ? (u | 0x400000u) : rounded) >> 16);
+}
 static inline uint pack_bf16(float low, float high)
 {
     return float_to_bf16(low) | (uint)float_to_bf16(high) << 16;

@@ -39,19 +39,21 @@ static void choose_cpu(const kda_problem *p, struct kda_config *c)
 
 /* A GPU: 4 columns by 16 rows of state in registers and 64 columns a work-group, which reads 256
  * contiguous bytes of each state row. 32 rows, so half the reductions, where the register file is
- * known to hold them. With few sequences and heads, narrower tiles give more work-groups. Where
- * rows are contiguous, all of them lie side by side: 8 rows of 8 columns, 16 such groups. Where
+ * known to hold them. With few sequences and heads, narrower tiles give more work-groups, and with
+ * no more of these than compute units half the rows half the time of a token. Where rows are
+ * contiguous, all of them lie side by side: 8 rows of 8 columns, 16 such groups. Where
  * sub-groups exchange lanes, which is Intel, a lane has 128 registers at best, and ocloc (22.43)
  * moves the whole state to memory rather than to spill some: 2 columns.
  *
- * Decode on an H200 (driver 580.159, 2026-11-29; bf16, f32 state, H 32, K = V = 128), us:
- *     item's rows x columns, groups x items    64 sequences    1 sequence
- *     32 x 4, 4 x 16                           73
- *     16 x 4, 8 x 16                           76
- *     16 x 4, 8 x 8                                            7.9
- *      8 x 4, 16 x 8                                           8.0
- *     8 x 8, 16 x 4, rows contiguous           81
- *     32 x 4, 4 x 16, rows contiguous          149 */
+ * An H200 (driver 580.159, 2026-11-30; bf16, f32 state, K = V = 128), us, where an empty kernel
+ * takes 5.2; "rows": states whose rows are contiguous:
+ *     item's rows x columns, groups x items    64 x 32 heads    1 x 32    1 x 96    1024 tokens x
+ * 32 32 x 4, 4 x 16                           71 16 x 4, 8 x 16                           71 to 73
+ *     16 x 4, 8 x 8                                             7.9       9.1       912
+ *      8 x 4, 16 x 8                                            7.8       9.5       814
+ *      4 x 4, 32 x 8                                            8.1       11.7
+ *     8 x 8, 16 x 4, rows                      73
+ *     8 x 4, 16 x 8, rows                      105 */
 static void choose_gpu(const struct kda_device *d, const kda_problem *p, struct kda_config *c)
 {
     const bool rows_contiguous =
@@ -62,19 +64,23 @@ static void choose_gpu(const struct kda_device *d, const kda_problem *p, struct 
     const int32_t most = rows_contiguous ? 4 : 16;
     if (c->cols > most)
         c->cols = most;
-    bool few = kda_config_step_groups(p, c, p->max_sequences) < 2 * (int64_t)d->compute_units;
+    const int64_t units = (int64_t)d->compute_units;
+    bool few = kda_config_step_groups(p, c, p->max_sequences) < 2 * units;
     if (few && c->cols > 8)
         c->cols = 8;
-    int32_t rows = rows_contiguous ? 8 : c->path == KDA_PATH_PTX && !few ? 32 : 16;
+    int32_t rows = rows_contiguous ? 8 : 16;
+    if (c->path == KDA_PATH_PTX && !rows_contiguous)
+        rows = !few ? 32 : kda_config_step_groups(p, c, p->max_sequences) <= units ? 8 : 16;
     c->groups = power_of_two_up(ceil_div(p->key_dim, rows));
 }
 
 /* Bytes of local memory that cl/step.cl declares. */
 static cl_ulong local_bytes(const struct kda_config *c)
 {
-    cl_ulong rows = 3 * 2 * (cl_ulong)(c->rows * c->groups);
-    cl_ulong parts = 2 * (cl_ulong)c->groups * (2 * (cl_ulong)(c->cols * c->vec) + 3);
-    return (rows + parts) * sizeof(float);
+    cl_ulong columns = (cl_ulong)(c->cols * c->vec), ring = c->compact ? 3 : 5;
+    cl_ulong tokens = ring * (3 * (cl_ulong)(c->rows * c->groups) + columns + 1);
+    cl_ulong parts = 2 * (cl_ulong)c->groups * (2 * columns + 3);
+    return (tokens + parts) * sizeof(float);
 }
 
 static bool shrink_step(const kda_problem *p, struct kda_config *c)
@@ -96,7 +102,7 @@ bool kda_config_shrink(const kda_problem *p, struct kda_config *c, enum kda_kern
 {
     if (id == KDA_KERNEL_STEP)
         return shrink_step(p, c);
-    if (id == KDA_KERNEL_MMA_PREPARE || id == KDA_KERNEL_MMA_SCAN)
+    if (id == KDA_KERNEL_STEP_NARROW || id == KDA_KERNEL_MMA_PREPARE || id == KDA_KERNEL_MMA_SCAN)
         return false;
     int32_t *size = id == KDA_KERNEL_TABLE                            ? &c->table_wg
                     : id == KDA_KERNEL_SCAN                           ? &c->scan_v
@@ -113,6 +119,7 @@ size_t kda_config_items(const struct kda_config *c, enum kda_kernel_id id)
 {
     switch (id) {
     case KDA_KERNEL_STEP:
+    case KDA_KERNEL_STEP_NARROW:
         return (size_t)(c->cols * c->groups);
     case KDA_KERNEL_TABLE:
         return (size_t)c->table_wg;

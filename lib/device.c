@@ -137,20 +137,22 @@ static kda_status query_limits(const kda_context *ctx, struct kda_device *d)
 
 /* Known answer of lane_xor: lane i of a full work-group must receive what lane i ^ mask sent, for
  * every mask a reduction uses. The kernel also tells how many lanes its sub-group has. */
-static const char probe_source[] = "__kernel __attribute__((reqd_work_group_size(128, 1, 1)))\n"
-                                   "void probe(__global float *out, __global int *lanes)\n"
-                                   "{\n"
-                                   "    const int lid = (int)get_local_id(0);\n"
-                                   "#if KDA_PATH == KDA_PATH_SUB_GROUPS\n"
-                                   "    if (lid == 0)\n"
-                                   "        *lanes = (int)get_sub_group_size();\n"
-                                   "#else\n"
-                                   "    if (lid == 0)\n"
-                                   "        *lanes = 32;\n"
-                                   "#endif\n"
-                                   "    for (int i = 0; i < 3; i++)\n"
-                                   "        out[i * 128 + lid] = lane_xor((float)lid, 1u << i);\n"
-                                   "}\n";
+static const char probe_source[] =
+    "__kernel __attribute__((reqd_work_group_size(128, 1, 1)))\n"
+    "void probe(__global float *out, __global int *lanes)\n"
+    "{\n"
+    "    const int lid = (int)get_local_id(0);\n"
+    "#if KDA_PATH == KDA_PATH_SUB_GROUPS\n"
+    "    if (lid == 0)\n"
+    "        *lanes = (int)get_sub_group_size();\n"
+    "#else\n"
+    "    if (lid == 0)\n"
+    "        *lanes = 32;\n"
+    "#endif\n"
+    "    for (int i = 0; i < 3; i++)\n"
+    "        out[i * 128 + lid] = \n"
+    "            lane_xor(bf16_to_float(float_to_bf16((float)lid)), 1u << i);\n"
+    "}\n";
 
 enum { PROBE_ITEMS = 128, PROBE_MASKS = 3 };
 

@@ -322,6 +322,7 @@ struct kda_config {
 /* The kernels; which of them a plan has depends on its schedule and engine. */
 enum kda_kernel_id {
     KDA_KERNEL_STEP,
+    KDA_KERNEL_STEP_NARROW, /* where state rows are not aligned; not on a CPU */
     KDA_KERNEL_TABLE,
     KDA_KERNEL_PREPARE,
     KDA_KERNEL_SCAN,
@@ -380,6 +381,9 @@ int64_t kda_workspace_chunks(const struct kda_config *c, int64_t tokens, int64_t
 /* Sets c->piece to what the limit allows; UNSUPPORTED or INVALID if not one chunk fits. */
 kda_status kda_workspace_choose(const kda_context *ctx, const kda_problem *p, struct kda_config *c);
 
+/* Up to so many, value_dim is an option of the programs: the known answer has the plan's then. */
+enum { KDA_KNOWN_COLUMNS = 160 };
+
 /* ---- OpenCL: program.c ------------------------------------------------------------------ */
 
 /* Programs that a context has already. */
@@ -389,6 +393,7 @@ void kda_programs_destroy(struct kda_programs *programs);
 /* A program for each stage, so that a plan builds only what it runs. */
 enum kda_stage {
     KDA_STAGE_STEP,
+    KDA_STAGE_STEP_NARROW,
     KDA_STAGE_TABLE,
     KDA_STAGE_PREPARE,
     KDA_STAGE_SCAN,

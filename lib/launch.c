@@ -169,9 +169,10 @@ static kda_status launch_range(const kda_plan *plan, struct chain *chain, enum k
 {
     const struct kda_launch *l = plan->backend;
     cl_kernel kernel = l->kernel[id];
+    const signed char *list = buffers[id == KDA_KERNEL_STEP_NARROW ? KDA_KERNEL_STEP : id];
     cl_int err = clSetKernelArg(kernel, 0, sizeof *args, args);
-    for (cl_uint i = 0; !err && buffers[id][i] != END; i++) {
-        int buffer = buffers[id][i];
+    for (cl_uint i = 0; !err && list[i] != END; i++) {
+        int buffer = list[i];
         const cl_mem *mem = buffer == WORKSPACE ? &run->workspace.mem : &run->tensor[buffer].mem;
         err = clSetKernelArg(kernel, i + 1, sizeof *mem, mem);
     }
@@ -410,8 +411,10 @@ kda_status kda_launch_run(kda_plan *plan, cl_command_queue queue, const struct k
     }
     struct extent extent = extent_of(c, run);
     pthread_mutex_lock(&l->lock);
+    bool narrow = l->kernel[KDA_KERNEL_STEP_NARROW] && !(args.has & KDA_HAS_WIDE_STATES);
+    enum kda_kernel_id step = narrow ? KDA_KERNEL_STEP_NARROW : KDA_KERNEL_STEP;
     if (extent.steps)
-        st = launch(plan, &chain, KDA_KERNEL_STEP, run, &args, kda_config_items(c, KDA_KERNEL_STEP),
+        st = launch(plan, &chain, step, run, &args, kda_config_items(c, step),
                     kda_config_step_groups(&plan->problem, c, run->sequences),
                     extent.chunks ? NULL : event);
     if (!st && extent.chunks)

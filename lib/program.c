@@ -66,11 +66,14 @@ static void format_options(const kda_problem *p, const struct kda_config *c, cha
              (int)c->chunk, (int)c->table_wg, (int)c->prepare_wg, (int)c->scan_v, (int)c->scan_vec,
              (int)c->scan_rows, (int)c->compact, (int)c->vectors, (int)c->slab,
              (int)c->scan_staged);
-    if (c->engine == KDA_ENGINE_MMA) {
-        size_t used = strlen(text);
-        snprintf(text + used, n - used, " -DKDA_V=%d -DKDA_TEAMS=%d", (int)p->value_dim,
-                 (int)c->teams);
-    }
+    size_t used = strlen(text);
+    /* On a CPU not where a tile has columns that are not there: loops keep those from being stored,
+     * and would become branches (see "Barriers" in cl/step.cl). */
+    if (c->engine == KDA_ENGINE_MMA || (p->value_dim <= KDA_KNOWN_COLUMNS &&
+                                        (!c->compact || p->value_dim % (c->cols * c->vec) == 0)))
+        used += (size_t)snprintf(text + used, n - used, " -DKDA_V=%d", (int)p->value_dim);
+    if (c->engine == KDA_ENGINE_MMA)
+        snprintf(text + used, n - used, " -DKDA_TEAMS=%d", (int)c->teams);
 }
 
 /* The build log, line by line. */
@@ -187,6 +190,7 @@ kda_status kda_program_kernel(kda_context *ctx, const kda_problem *p, const stru
 {
     static const char *const stages[][SOURCES - 3] = {
         [KDA_STAGE_STEP] = {step_cl},
+        [KDA_STAGE_STEP_NARROW] = {step_cl},
         [KDA_STAGE_TABLE] = {table_cl},
         [KDA_STAGE_PREPARE] = {lanes_cl, chunk_cl, slab_cl, triangle_cl, prepare_cl},
         [KDA_STAGE_SCAN] = {scan_cl},
@@ -196,11 +200,15 @@ kda_status kda_program_kernel(kda_context *ctx, const kda_problem *p, const stru
     };
     char options[1024];
     format_options(p, c, options, sizeof options);
+    if (stage == KDA_STAGE_STEP && !c->compact)
+        strcat(options, " -DKDA_WIDE=1");
+    if (stage == KDA_STAGE_STEP_NARROW)
+        strcat(options, " -DKDA_WIDE=0");
     /* Two work-groups of kda_prepare with 512 items on a multiprocessor, three with 256. */
     if (stage == KDA_STAGE_PREPARE && c->path == KDA_PATH_PTX)
         strcat(options,
                c->prepare_wg > 256 ? " -cl-nv-maxrregcount=64" : " -cl-nv-maxrregcount=80");
-    sources source = {args_h, common_cl, tile_cl};
+    sources source = {args_h, tile_cl, common_cl};
     for (int i = 3; i < SOURCES; i++)
         source[i] = stages[stage][i - 3];
     return make_kernel(ctx, source, options, KDA_LOG_WARN, name, kernel);
@@ -210,7 +218,7 @@ kda_status kda_program_probe(kda_context *ctx, bool matrix, const char *text, co
                              const char *name, cl_kernel *kernel)
 {
     const sources source = {
-        args_h, common_cl, tile_cl, matrix ? copies_cl : NULL, matrix ? matrix_cl : NULL, text};
+        args_h, tile_cl, common_cl, matrix ? copies_cl : NULL, matrix ? matrix_cl : NULL, text};
     return make_kernel(ctx, source, options, KDA_LOG_DEBUG, name, kernel);
 }
 
