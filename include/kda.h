@@ -267,6 +267,10 @@ typedef struct kda_context_params {
      * does not build, refuses or gets wrong is left out with one. A row that breaks these rules is
      * INVALID, and the log says its line. */
     const char *tuned;
+    /* OpenCL: not 0: kda_enqueue reads indices, offsets, flags and log gates back from the device
+     * and refuses what kda_execute would refuse. For finding mistakes: it takes host memory, and
+     * returns only when the queue and the events in wait have come to the call. */
+    int32_t debug;
 } kda_context_params;
 #define kda_context_params(...)                                                                    \
     (&(struct kda_context_params){.struct_size = sizeof(struct kda_context_params), __VA_ARGS__})
@@ -451,11 +455,12 @@ typedef struct kda_args {
  * Should the driver fail between launches, those before still run: the outputs, and a state that is
  * both read and written, hold anything once the queue has finished.
  *
- * Contents of device memory can't be checked here. Offsets in cu_seqlens that break their rule are
- * clamped to 0..T and to their predecessor, rows of out outside every sequence are not touched,
- * an index of slots or more counts as negative, and of a sequence longer than max_length the
- * results are unspecified: a wrong value never reads or writes outside the caller's tensors. A log
- * gate above 0 multiplies the state by exp(g), as the formula says. */
+ * Contents of device memory can't be checked here (but see kda_context_params.debug). Offsets in
+ * cu_seqlens that break their rule are clamped to 0..T and to their predecessor, rows of out
+ * outside every sequence are not touched, an index of slots or more counts as negative, and of a
+ * sequence longer than max_length the results are unspecified: a wrong value never reads or writes
+ * outside the caller's tensors. A log gate above 0 multiplies the state by exp(g), as the formula
+ * says. */
 KDA_API kda_status kda_enqueue(kda_plan *plan, cl_command_queue queue, const kda_args *args,
                                cl_uint num_wait, const cl_event *wait, cl_event *event);
 

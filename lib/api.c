@@ -84,6 +84,7 @@ kda_status kda_context_create(kda_context **out, const kda_context_params *param
         return kda_no_memory(&nowhere, "a context", sizeof *ctx);
     ctx->log = p.log;
     ctx->log_data = p.log_data;
+    ctx->debug = p.debug;
     ctx->on_launch = p.on_launch;
     ctx->launch_data = p.launch_data;
     ctx->log_level = p.log_level ? p.log_level : KDA_LOG_WARN;
@@ -191,6 +192,8 @@ kda_status kda_enqueue(kda_plan *plan, cl_command_queue queue, const kda_args *a
         KDA_REQUIRE(ctx, wait[i], "kda_enqueue: wait[%u] must not be NULL", (unsigned)i);
     struct kda_run run;
     kda_status st = kda_run_resolve(plan, args, false, &run);
+    if (!st && ctx->debug)
+        st = kda_debug_check(plan, queue, &run, num_wait, wait);
     return st ? st : ctx->ops->enqueue(plan, queue, &run, num_wait, wait, event);
 }
 

@@ -46,14 +46,15 @@ static void choose_cpu(const kda_problem *p, struct kda_config *c)
  * moves the whole state to memory rather than to spill some: 2 columns.
  *
  * An H200 (driver 580.159, 2026-11-30; bf16, f32 state, K = V = 128), us, where an empty kernel
- * takes 5.2; "rows": states whose rows are contiguous:
- *     item's rows x columns, groups x items    64 x 32 heads    1 x 32    1 x 96    1024 tokens x
- * 32 32 x 4, 4 x 16                           71 16 x 4, 8 x 16                           71 to 73
- *     16 x 4, 8 x 8                                             7.9       9.1       912
- *      8 x 4, 16 x 8                                            7.8       9.5       814
- *      4 x 4, 32 x 8                                            8.1       11.7
- *     8 x 8, 16 x 4, rows                      73
- *     8 x 4, 16 x 8, rows                      105 */
+ * takes 5.2; "contiguous": the states' rows:
+ *     rows x columns, groups x items    64 of 32 heads    1 of 32    1 of 96    1024 tokens
+ *     32 x 4, 4 x 16                    71
+ *     16 x 4, 8 x 16                    71 to 73
+ *     16 x 4, 8 x 8                                       7.9        9.1        912
+ *      8 x 4, 16 x 8                                      7.8        9.5        814
+ *      4 x 4, 32 x 8                                      8.1        11.7
+ *     8 x 8, 16 x 4, contiguous         73
+ *     8 x 4, 16 x 8, contiguous         105 */
 static void choose_gpu(const struct kda_device *d, const kda_problem *p, struct kda_config *c)
 {
     const bool rows_contiguous =

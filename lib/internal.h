@@ -34,6 +34,7 @@ struct kda_context {
     kda_backend backend;
     kda_log_fn log;
     void *log_data;
+    bool debug;
     kda_launch_fn on_launch; /* NULL: nobody asks */
     void *launch_data;
     kda_log_level log_level;
@@ -168,8 +169,17 @@ struct kda_sequence kda_run_sequence(const struct kda_run *run, int64_t n);
 int64_t kda_run_stored(const struct kda_run *run, int64_t length);
 int64_t kda_run_write_slot(const struct kda_run *run, int64_t n, int64_t column);
 
-/* What can be checked in host tensors only; max_length becomes exact. */
+/* The rules for what those tensors of integers contain that have host memory; max_length becomes
+ * exact. */
 kda_status kda_run_check_sequences(const kda_context *ctx, struct kda_run *run);
+
+/* All rules for what tensors in host memory contain. */
+kda_status kda_run_check_contents(const kda_plan *plan, struct kda_run *run);
+
+/* debug.c: the same for a call whose tensors are in device memory, once the queue has come to it.
+ */
+kda_status kda_debug_check(const kda_plan *plan, cl_command_queue queue, const struct kda_run *run,
+                           cl_uint num_wait, const cl_event *wait);
 
 static inline size_t kda_dtype_size(kda_dtype t)
 {

@@ -314,6 +314,12 @@ static kda_status check_gates(const kda_plan *plan, const struct kda_run *r)
     return KDA_INVALID;
 }
 
+kda_status kda_run_check_contents(const kda_plan *plan, struct kda_run *r)
+{
+    kda_status st = kda_run_check_sequences(plan->ctx, r);
+    return st ? st : check_gates(plan, r);
+}
+
 kda_status kda_run_resolve(const kda_plan *plan, const kda_args *args, bool host, struct kda_run *r)
 {
     kda_args a;
@@ -325,7 +331,7 @@ kda_status kda_run_resolve(const kda_plan *plan, const kda_args *args, bool host
         return st;
     set_shapes(&plan->problem, r);
     if ((st = resolve_views(plan->ctx, &a, host, r)) || (st = check_presence(plan, r)) ||
-        (st = kda_run_check_sequences(plan->ctx, r)) || (st = check_gates(plan, r)))
+        (st = kda_run_check_contents(plan, r)))
         return st;
     KDA_REQUIRE(plan->ctx, !host || !a.workspace.mem,
                 "kda_args.workspace: kda_execute brings its own");

@@ -125,7 +125,8 @@ static kda_status check_slots(const kda_context *ctx, const struct kda_run *r,
     const struct kda_tensor *in = &r->tensor[KDA_TENSOR_INITIAL_STATE],
                             *out = &r->tensor[KDA_TENSOR_FINAL_STATE],
                             *accepted = &r->tensor[KDA_TENSOR_ACCEPTED];
-    const bool in_place = in->host && out->host && kda_row(in, 0, 0) == kda_row(out, 0, 0);
+    const bool in_place = kda_present(in) && in->mem == out->mem &&
+                          (uintptr_t)in->host + in->offset == (uintptr_t)out->host + out->offset;
     kda_status st = KDA_OK;
     for (int64_t n = 0; !st && n < r->sequences; n++) {
         KDA_REQUIRE(ctx, !accepted->host || read_index(accepted, n) <= r->columns,
@@ -135,7 +136,7 @@ static kda_status check_slots(const kda_context *ctx, const struct kda_run *r,
         KDA_REQUIRE(ctx, slot < r->slots,
                     "kda_args.state_index[%lld] = %lld must be below slots = %lld",
                     (long long)read_at(r, n), (long long)slot, (long long)r->slots);
-        if (slot >= 0 && out->host)
+        if (slot >= 0 && kda_present(out))
             st = check_writes(ctx, r, n, written);
     }
     for (int64_t n = 0; !st && in_place && n < r->sequences; n++) {

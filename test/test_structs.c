@@ -62,7 +62,8 @@ START_TEST(test_older_context_params)
     size_t sizes[] = {
         offsetof(kda_context_params, log),       offsetof(kda_context_params, log_level),
         offsetof(kda_context_params, threads),   offsetof(kda_context_params, cache_dir),
-        offsetof(kda_context_params, on_launch), offsetof(kda_context_params, tuned)};
+        offsetof(kda_context_params, on_launch), offsetof(kda_context_params, tuned),
+        offsetof(kda_context_params, debug)};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         expect(open_resized(&t, sizes[i], false), KDA_OK, "", "an older struct");
 }

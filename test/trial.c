@@ -143,6 +143,7 @@ static void rig_close(struct rig *rig)
 {
     for (int i = 0; i < BASES; i++) {
         kda_plan_destroy(&rig->plans[i]);
+        kda_plan_destroy(&rig->debug_plans[i]);
         if (rig->workspace[i])
             clReleaseMemObject(rig->workspace[i]);
     }
@@ -159,6 +160,7 @@ static void rig_close(struct rig *rig)
         clReleaseCommandQueue(rig->foreign_queue);
         clReleaseContext(rig->foreign);
     }
+    kda_context_destroy(&rig->debug);
     kda_context_destroy(&rig->ctx);
     pthread_mutex_destroy(&rig->log.lock);
 }
@@ -258,6 +260,22 @@ kda_plan *rig_plan(struct rig *rig, enum base base)
         must(rig->workspace[base], "the workspace");
     }
     return rig->plans[base];
+}
+
+kda_plan *rig_debug_plan(struct rig *rig, enum base base)
+{
+    kda_context_params params = {.struct_size = sizeof params,
+                                 .context = kda_context_cl_context(rig->ctx),
+                                 .device = rig->device,
+                                 .log = log_line,
+                                 .log_data = &rig->log,
+                                 .debug = 1};
+    if (!rig->debug)
+        must(kda_context_create(&rig->debug, &params) == KDA_OK, rig->log.error);
+    if (!rig->debug_plans[base])
+        must(kda_plan_create(&rig->debug_plans[base], rig->debug, base_problem(base)) == KDA_OK,
+             rig->log.error);
+    return rig->debug_plans[base];
 }
 
 kda_input trial_tensor(const struct trial *trial, enum tensor id)

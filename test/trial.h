@@ -81,6 +81,8 @@ struct rig {
     cl_device_id device; /* NULL: the CPU backend; nothing below is there then */
     kda_context *ctx;
     kda_plan *plans[BASES];
+    kda_context *debug; /* the same device in debug; made when asked for, as are its plans */
+    kda_plan *debug_plans[BASES];
     struct log log;
     void *host[TENSORS];
     cl_mem mem[TENSORS];
@@ -99,6 +101,7 @@ struct rig {
 int for_each_rig(int (*test)(struct rig *rig));
 
 kda_plan *rig_plan(struct rig *rig, enum base base); /* made once */
+kda_plan *rig_debug_plan(struct rig *rig, enum base base);
 
 /* All that a rule may change before the call is tried. */
 struct trial {

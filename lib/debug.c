@@ -1,0 +1,46 @@
+/* kda_context_params.debug: kda_enqueue sees what it can't otherwise. What device memory holds is
+ * read back and held to the rules that kda_execute holds host memory to.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <stdlib.h>
+
+#include "internal.h"
+
+/* The tensors whose contents have rules, and fresh, which excepts sequences from one. */
+static const enum kda_tensor_id ruled[] = {KDA_TENSOR_G,           KDA_TENSOR_CU_SEQLENS,
+                                           KDA_TENSOR_STATE_INDEX, KDA_TENSOR_WRITE_INDEX,
+                                           KDA_TENSOR_ACCEPTED,    KDA_TENSOR_FRESH};
+
+/* Turns a tensor in device memory into a copy in host memory. */
+static kda_status read_back(const kda_context *ctx, cl_command_queue queue, struct kda_tensor *t,
+                            cl_uint num_wait, const cl_event *wait)
+{
+    const size_t bytes = kda_tensor_span(t);
+    if (!bytes)
+        return KDA_OK;
+    t->host = malloc(bytes);
+    if (!t->host)
+        return kda_no_memory(ctx, t->name, bytes);
+    kda_status st = kda_cl_check(ctx,
+                                 clEnqueueReadBuffer(queue, t->mem, CL_TRUE, t->offset, bytes,
+                                                     t->host, num_wait, wait, NULL),
+                                 "clEnqueueReadBuffer");
+    t->offset = 0;
+    return st;
+}
+
+kda_status kda_debug_check(const kda_plan *plan, cl_command_queue queue, const struct kda_run *run,
+                           cl_uint num_wait, const cl_event *wait)
+{
+    struct kda_run seen = *run;
+    kda_status st = KDA_OK;
+    for (size_t i = 0; !st && i < KDA_COUNT_OF(ruled); i++)
+        if (seen.tensor[ruled[i]].mem &&
+            (ruled[i] != KDA_TENSOR_G || plan->problem.gate == KDA_GATE_LOG))
+            st = read_back(plan->ctx, queue, &seen.tensor[ruled[i]], num_wait, wait);
+    if (!st)
+        st = kda_run_check_contents(plan, &seen);
+    for (size_t i = 0; i < KDA_COUNT_OF(ruled); i++)
+        free(seen.tensor[ruled[i]].host);
+    return st;
+}
