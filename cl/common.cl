@@ -200,15 +200,20 @@ typedef ushort state_t;
 #define store_state store_bf16
 #endif
 
-/* Four neighbouring state elements at once; p is aligned to all four. */
-static inline float4 load_state4(__global const state_t *p)
+/* Four neighbouring state elements as they lie in memory, aligned to all four. */
+#if KDA_STATE_DTYPE == KDA_F32
+typedef float4 state4_t;
+#else
+typedef uint2 state4_t;
+#endif
+
+static inline float4 unpack_state4(state4_t x)
 {
 #if KDA_STATE_DTYPE == KDA_F32
-    return *(__global const float4 *)p;
+    return x;
 #elif KDA_STATE_DTYPE == KDA_F16
-    return vload_half4(0, (__global const half *)p);
+    return vload_half4(0, (const half *)&x);
 #else
-    const uint2 x = *(__global const uint2 *)p;
     return as_float4((uint4)(x.s0 << 16, x.s0 & 0xffff0000u, x.s1 << 16, x.s1 & 0xffff0000u));
 #endif
 }

@@ -107,31 +107,56 @@
 #define CELL_AT(o, i) STATE_AT(i, o, value_dim)
 #define WIDE_POSSIBLE (KDA_ROWS % 4 == 0 && KDA_K % 4 == 0)
 #endif
-#define SET_FOUR(s, o, i, x)                                                                       \
-    do {                                                                                           \
-        CELL(s, o, i) = (x).s0;                                                                    \
-        CELL(s, o, (i) + 1) = (x).s1;                                                              \
-        CELL(s, o, (i) + 2) = (x).s2;                                                              \
-        CELL(s, o, (i) + 3) = (x).s3;                                                              \
-    } while (0)
+/* Whether the state is asked for before the first tokens are worked on: where that is known to take
+ * registers only. */
+#if !KDA_COMPACT && defined KDA_WIDE && KDA_WIDE && WIDE_POSSIBLE
+#define EARLY 1
+#else
+#define EARLY 0
+#endif
+#define FOURS (OUTER * INNER / 4)
+#define FOUR(o, i) (((o)*INNER + (i)) / 4)
 
 /* The first element lies at `in` or `out`: addresses that differ by multiples of the row's size
  * alone take few registers. Rows and columns past the end read as zero and are not written. wide:
  * four neighbours at a time. */
+#if WIDE_POSSIBLE
+static inline void fetch_tile(state4_t fours[FOURS], __global const state_t *in, int row, int col,
+                              int value_dim)
+{
+UNROLL
+    for (int o = 0; o < OUTER; o++)
+UNROLL
+        for (int i = 0; i < INNER; i += 4) {
+            fours[FOUR(o, i)] = (state4_t)(0);
+            if (o < OUTER_INSIDE && i < INNER_INSIDE)
+                fours[FOUR(o, i)] = *(__global const state4_t *)(in + CELL_AT(o, i));
+        }
+}
+
+static inline void unpack_tile(float s[KDA_ROWS][KDA_VEC], const state4_t fours[FOURS])
+{
+UNROLL
+    for (int o = 0; o < OUTER; o++)
+UNROLL
+        for (int i = 0; i < INNER; i += 4) {
+            const float4 x = unpack_state4(fours[FOUR(o, i)]);
+            CELL(s, o, i) = x.s0;
+            CELL(s, o, i + 1) = x.s1;
+            CELL(s, o, i + 2) = x.s2;
+            CELL(s, o, i + 3) = x.s3;
+        }
+}
+#endif
+
 static inline void load_tile(float s[KDA_ROWS][KDA_VEC], __global const state_t *in, int wide,
                              int row, int col, int value_dim)
 {
 #if WIDE_POSSIBLE
     if (wide) {
-UNROLL
-        for (int o = 0; o < OUTER; o++)
-UNROLL
-            for (int i = 0; i < INNER; i += 4) {
-                float4 x = 0.0f;
-                if (o < OUTER_INSIDE && i < INNER_INSIDE)
-                    x = load_state4(in + CELL_AT(o, i));
-                SET_FOUR(s, o, i, x);
-            }
+        state4_t fours[FOURS];
+        fetch_tile(fours, in, row, col, value_dim);
+        unpack_tile(s, fours);
         return;
     }
 #endif
@@ -275,7 +300,9 @@ kda_step(const struct kda_call_args a, __global const data_t *q, __global const 
     g += a.g.offset + begin * a.g.token_stride + head * a.g.head_stride;
     beta += a.beta.offset + begin * a.beta.token_stride + head * a.beta.head_stride;
 
-    /* Of tokens asked for, as it lies in memory: this work-item's share. */
+    /* Of tokens asked for, as it lies in memory: this work-item's share. The last column stands in
+     * for those that are not there. */
+    const int last = value_dim - 1 - left;
     data_t next_q[LEAD + 1][STAGED], next_k[LEAD + 1][STAGED], next_v[LEAD + 1][STAGED_V];
     gate_t next_g[LEAD + 1][STAGED];
     beta_t next_beta[LEAD + 1];
@@ -292,12 +319,8 @@ kda_step(const struct kda_call_args a, __global const data_t *q, __global const 
                     next_g[p][i] = g[(t)*a.g.token_stride + (KDA_GATE_PER_HEAD ? 0 : r)];          \
             }                                                                                      \
         }                                                                                          \
-        UNROLL for (int i = 0; i < STAGED_V; i++)                                                  \
-        {                                                                                          \
-            const int c = lid + i * KDA_WG;                                                        \
-            if (c < KDA_TILE_V && left + c < value_dim)                                            \
-                next_v[p][i] = v[(t)*a.v.token_stride + c];                                        \
-        }                                                                                          \
+        UNROLL for (int i = 0; i < STAGED_V; i++) next_v[p][i] =                                   \
+            v[(t)*a.v.token_stride + min(lid + i * KDA_WG, last)];                                 \
         if (a.has & KDA_HAS_BETA)                                                                  \
             next_beta[p] = beta[(t)*a.beta.token_stride];                                          \
     } while (0)
@@ -320,7 +343,7 @@ kda_step(const struct kda_call_args a, __global const data_t *q, __global const 
         {                                                                                          \
             const int c = lid + i * KDA_WG;                                                        \
             if (c < KDA_TILE_V)                                                                    \
-                values[at][c] = left + c < value_dim ? data_to_float(next_v[p][i]) : 0.0f;         \
+                values[at][c] = data_to_float(next_v[p][i]);                                       \
         }                                                                                          \
         if (lid == 0)                                                                              \
             strengths[at] =                                                                        \
@@ -344,17 +367,32 @@ UNROLL
             bias[i] = KDA_GATE_PER_HEAD ? dt_bias[a.dt_bias + head]
                                         : dt_bias[a.dt_bias + (long)head * KDA_K + r];
     }
-    float s[KDA_ROWS][KDA_VEC];
-    if (restart | idle)
-        clear_tile(s);
-    else
-        load_tile(s, initial_state, wide, row, col, value_dim);
+#if EARLY
+    state4_t fours[FOURS];
+    if (restart | idle) {
+UNROLL
+        for (int i = 0; i < FOURS; i++)
+            fours[i] = (state4_t)(0);
+    } else {
+        fetch_tile(fours, initial_state, row, col, value_dim);
+    }
+#endif
     gate_scale = min(exp(gate_scale), FLT_MAX);
 UNROLL
     for (int p = 0; p < LEAD; p++)
         if (p < length)
             PUT(p, p);
     barrier(CLK_LOCAL_MEM_FENCE); /* the ring holds the first LEAD tokens */
+
+    float s[KDA_ROWS][KDA_VEC];
+#if EARLY
+    unpack_tile(s, fours);
+#else
+    if (restart | idle)
+        clear_tile(s);
+    else
+        load_tile(s, initial_state, wide, row, col, value_dim);
+#endif
 
     for (int t = 0, at = 0; t < length; t++, at = at + 1 == RING ? 0 : at + 1) {
         const long to = t < first_stored ? -1 : write_slot(&a, write_index, n, t - first_stored);
