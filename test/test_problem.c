@@ -43,6 +43,8 @@ static const struct {
     {"3895x96x128/lens=1300,547,2048/f32", "3895x96x128/f32/bounded/lens=1300,547,2048"},
     {"2x8/lens=0,1,0", "1x2x8/bf16/bounded/lens=0,1,0"},
     {"1x1x1/v65536/k256", "decode:1x1x256/bf16/bounded/v65536"},
+    {"decode:4x2x8/pool4", "decode:4x2x8/bf16/bounded/pool4"},
+    {"2x4x2x8/recurrent/drafts/pool9", "2x4x2x8/bf16/bounded/pool9/drafts/recurrent"},
 };
 
 START_TEST(test_canonical_form)
@@ -193,6 +195,14 @@ static const struct {
     {"4x16/lens=0,0", "tokens"},
     {"4x16/lens=2147483647,1", "tokens"},
     {"16/lens=3", "HxD"},
+    {"8x4x16/pool0", "'pool0'"},
+    {"8x4x16/pool", "'pool'"},
+    {"8x4x16/pool2/nostate", "'pool2'"},
+    {"decode:4x4x16/pool3", "'pool3'"},
+    {"2x4x4x16/drafts/pool7", "'pool7'"},
+    {"2x4x4x16/drafts", "pool#"},
+    {"2x17x4x16/drafts/pool99", "16 tokens"},
+    {"4x16/lens=1,2/drafts/pool99", "'drafts'"},
 };
 
 START_TEST(test_wrong_part_is_named)
@@ -214,6 +224,9 @@ START_TEST(test_bytes_and_operations)
     struct problem p = parse("2x4x2x16/hv4/v8/g=f32");
     ck_assert_double_eq(problem_bytes(&p), 8 * (2 * (64 + 64 + 4) + 4 * 64) + 2 * 2 * 4 * 128 * 4);
     ck_assert_double_eq(problem_flops(&p), 8. * 4 * 128 * 7);
+    problem_free(&p);
+    p = parse("2x4x2x16/hv4/v8/g=f32/pool20/drafts");
+    ck_assert_double_eq(problem_bytes(&p), 8 * (2 * (64 + 64 + 4) + 4 * 64) + 5 * 2 * 4 * 128 * 4);
     problem_free(&p);
     p = parse("8x4x16/none/nostate/f32");
     ck_assert_double_eq(problem_bytes(&p), 8 * 4 * (4 * 64 + 4));
@@ -282,6 +295,9 @@ static const char *const runs[] = {
     "2x8/f16/bounded/v5/vk/state=bf16/lens=0,3,0,65,0",
     "2x9x3x12/f32/none/nostate",
     "9x3x12/bf16/per-head/additive/g=f32",
+    "decode:5x2x16/pool5",
+    "2x8/f32/vk/pool5/lens=0,3,0,65,0",
+    "3x4x2x16/f16/drafts/pool12/recurrent",
 };
 
 START_TEST(test_right_results_pass)

@@ -106,7 +106,8 @@ static double moved(const struct problem *p, const struct part *part, int what)
     row += what & GATES ? hv * (double)number_size(s->beta_dtype) : 0;
     row += what & OUT ? hv * v * (double)number_size(s->out_dtype) : 0;
     return part->tokens * row +
-           part->sequences * state * (!!(what & STATE_IN) + !!(what & STATE_OUT));
+           part->sequences * state *
+               (!!(what & STATE_IN) + (what & STATE_OUT ? (double)p->columns : 0));
 }
 
 static const struct kernel *find_kernel(const char *name)

@@ -27,6 +27,8 @@ static const char usage[] =
     "  hv# k# v#                      value heads, key channels, value channels (H, D, D)\n"
     "  g=TYPE state=TYPE              types of g and of the states (as q; f32)\n"
     "  vk nostate                     states are [V, K]; there is no initial or final state\n"
+    "  pool# drafts                   states are slots of pools of #; each token's is stored, and\n"
+    "                                 sequences resume from an accepted one of as many\n"
     "  per-head additive              one gate a head; no delta rule\n"
     "  recurrent chunkwise            schedule (the library's choice)\n"
     "  clblast fused mma              engine (the library's choice)\n"

@@ -32,6 +32,7 @@ static const struct word {
     {"state=bf16", OPTION_STATE, KDA_BF16},
     {"vk", OPTION_LAYOUT, KDA_STATE_VK},
     {"nostate", OPTION_NO_STATE, 1},
+    {"drafts", OPTION_DRAFTS, 1},
     {"per-head", OPTION_PER_HEAD, 1},
     {"additive", OPTION_RULE, KDA_RULE_ADDITIVE},
     {"recurrent", OPTION_SCHEDULE, KDA_SCHEDULE_RECURRENT},
@@ -45,13 +46,16 @@ static const struct word {
 static const struct {
     const char *letters;
     enum problem_option option;
-} numbers[] = {{"hv", OPTION_VALUE_HEADS}, {"k", OPTION_KEY_DIM}, {"v", OPTION_VALUE_DIM}};
+} numbers[] = {{"hv", OPTION_VALUE_HEADS},
+               {"k", OPTION_KEY_DIM},
+               {"v", OPTION_VALUE_DIM},
+               {"pool", OPTION_POOL}};
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* More sequences than any device serves at once, few enough that a slip of the hand doesn't fill
  * the machine's memory with their starts. */
-enum { MAX_SIZES = 4, MAX_PART = 64, MAX_SEQUENCES = 1 << 20 };
+enum { MAX_SIZES = 4, MAX_PART = 64, MAX_SEQUENCES = 1 << 20, MAX_DRAFTS = 16 };
 
 struct parser {
     struct problem *p;
@@ -241,6 +245,24 @@ static void settle_defaults(struct parser *in)
     if (!is_given(in, OPTION_G))
         option[OPTION_G] = option[OPTION_DTYPE];
     in->p->states = !option[OPTION_NO_STATE];
+    in->p->slots = option[OPTION_POOL];
+    in->p->columns = option[OPTION_DRAFTS] ? in->p->tokens / in->p->sequences : 1;
+}
+
+static bool check_pool(struct parser *in)
+{
+    const struct problem *p = in->p;
+    const char *drafts = in->said[OPTION_DRAFTS];
+    if (p->option[OPTION_DRAFTS] && !p->slots)
+        return refuse(in, "'%s' needs pool#", drafts);
+    if (p->option[OPTION_DRAFTS] && p->ragged)
+        return refuse(in, "'%s' contradicts lens=", drafts);
+    if (p->columns > MAX_DRAFTS)
+        return refuse(in, "'%s': a sequence has %d tokens at most", drafts, MAX_DRAFTS);
+    if (p->slots && p->slots < p->sequences * p->columns)
+        return refuse(in, "'%s': %" PRId64 " states need a slot each", in->said[OPTION_POOL],
+                      p->sequences * p->columns);
+    return true;
 }
 
 /* What no library could run, or what would silently say nothing. */
@@ -261,11 +283,11 @@ static bool check_meaning(struct parser *in)
     for (size_t i = 0; i < COUNT(gated); ++i)
         if (option[OPTION_GATE] == KDA_GATE_NONE && is_given(in, gated[i]))
             return refuse(in, "'%s' contradicts 'none': there is no g", who_said(in, gated[i]));
-    static const enum problem_option stateful[] = {OPTION_STATE, OPTION_LAYOUT};
+    static const enum problem_option stateful[] = {OPTION_STATE, OPTION_LAYOUT, OPTION_POOL};
     for (size_t i = 0; i < COUNT(stateful); ++i)
         if (option[OPTION_NO_STATE] && is_given(in, stateful[i]))
             return refuse(in, "'%s' contradicts 'nostate'", who_said(in, stateful[i]));
-    return true;
+    return check_pool(in);
 }
 
 static void fill_shape(struct problem *p, int64_t heads)
@@ -396,7 +418,7 @@ double problem_bytes(const struct problem *p)
     double row =
         element * (2 * h * k + 2 * hv * v + hv) + (double)number_size(s->g_dtype) * hv * gates;
     double state = (double)number_size(s->state_dtype) * hv * k * v;
-    return tokens * row + (p->states ? 2 * (double)p->sequences * state : 0);
+    return tokens * row + (p->states ? (double)(1 + p->columns) * (double)p->sequences * state : 0);
 }
 
 double problem_flops(const struct problem *p)

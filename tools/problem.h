@@ -12,11 +12,13 @@
  *              | g=TYPE | state=TYPE                types of g and of the states   (as q, f32)
  *              | vk                                 states [V, K]                  ([K, V])
  *              | nostate                            no state goes in or comes out
- *              | per-head                           one gate value per head, not per channel
- *              | additive                           no delta rule
- *              | recurrent | chunkwise              schedule                       (the library's)
- *              | clblast | fused | mma              engine                         (the library's)
- *              | lens=#,#,...                       ragged sequences, as cu_seqlens
+ *              | pool#                              states are slots of pools of #   (one a
+ * sequence) | drafts                             with pool#: a slot for the state after each of T
+ * <= 16 tokens; sequences resume from one of T | per-head                           one gate value
+ * per head, not per channel | additive                           no delta rule | recurrent |
+ * chunkwise              schedule                       (the library's) | clblast | fused | mma
+ * engine                         (the library's) | lens=#,#,...                       ragged
+ * sequences, as cu_seqlens
  *
  * Options come in any order, each at most once. q and k are normalised and beta is a sigmoid, as in
  * the published models. problem_print gives the canonical text, which parses to the same problem.
@@ -39,6 +41,8 @@ enum problem_option {
     OPTION_STATE,
     OPTION_LAYOUT,
     OPTION_NO_STATE,
+    OPTION_POOL,
+    OPTION_DRAFTS,
     OPTION_PER_HEAD,
     OPTION_RULE,
     OPTION_SCHEDULE,
@@ -53,6 +57,8 @@ struct problem {
     int64_t *starts; /* where each sequence starts, then where the last one ends */
     bool ragged;     /* the lengths were given one by one: the library gets starts as cu_seqlens */
     bool states;     /* an initial state goes in and a final state comes out */
+    int64_t slots;   /* of a pool; 0: there is none */
+    int64_t columns; /* states of a sequence that are stored, each in a slot of the pool */
     int64_t option[OPTION_COUNT]; /* the options' values as problem_print says them */
 };
 
@@ -63,7 +69,8 @@ void problem_free(struct problem *p);
 /* Writes at most size - 1 characters and returns the length in full. */
 size_t problem_print(const struct problem *p, char *text, size_t size);
 
-/* Bytes that must move once: q, k, v, g, beta and out, and each state in and out. The small
+/* Bytes that must move once: q, k, v, g, beta and out, a state in for each sequence and what is
+ * stored of it. The small
  * parameters (a_log, dt_bias, cu_seqlens) don't count. */
 double problem_bytes(const struct problem *p);
 

@@ -35,12 +35,18 @@ static struct shape tensor_shape(const struct problem *p, enum workload_tensor t
         return (struct shape){learnt ? hv : 0, KDA_F32};
     case WORKLOAD_DT_BIAS:
         return (struct shape){learnt ? hv * channels : 0, KDA_F32};
-    case WORKLOAD_CU_SEQLENS: /* copied from the problem; counted in f64, the size of an i64 */
+    /* Integers are counted in f64, the size of an i64; these are copied from the problem. */
+    case WORKLOAD_CU_SEQLENS:
         return (struct shape){p->ragged ? (size_t)p->sequences + 1 : 0, NUMBER_F64};
+    case WORKLOAD_STATE_INDEX:
+        return (struct shape){p->slots ? (size_t)(p->sequences * p->columns) : 0, NUMBER_F64};
+    case WORKLOAD_ACCEPTED:
+        return (struct shape){p->columns > 1 ? (size_t)p->sequences : 0, NUMBER_F64};
     case WORKLOAD_OUT:
         return (struct shape){tokens * hv * v, (int)s->out_dtype};
     default:
-        return (struct shape){p->states ? (size_t)p->sequences * hv * k * v : 0,
+        return (struct shape){p->states ? (size_t)(p->slots ? p->slots : p->sequences) * hv * k * v
+                                        : 0,
                               (int)s->state_dtype};
     }
 }
@@ -52,6 +58,34 @@ static float draw(const struct problem *p, enum workload_tensor tensor, uint64_t
     if (tensor == WORKLOAD_G && p->shape.gate == KDA_GATE_LOG)
         return -log1pf(expf(random_normal(seed, i)));
     return random_normal(seed, i);
+}
+
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    return b ? common_divisor(b, a % b) : a;
+}
+
+/* Steps of about a golden section of the pool, which meet every slot once. */
+int64_t workload_slot(const struct problem *p, int64_t i)
+{
+    if (!p->slots)
+        return i;
+    int64_t step = (int64_t)(0.618 * (double)p->slots) + 1;
+    while (common_divisor(p->slots, step) != 1)
+        ++step;
+    return i * step % p->slots;
+}
+
+static void fill_integers(struct workload *w, enum workload_tensor tensor, uint64_t seed)
+{
+    const struct problem *p = w->problem;
+    int64_t *list = w->data[tensor];
+    const size_t count = w->bytes[tensor] / sizeof *list;
+    for (size_t i = 0; i < count; ++i)
+        list[i] = tensor == WORKLOAD_CU_SEQLENS ? p->starts[i]
+                  : tensor == WORKLOAD_STATE_INDEX
+                      ? workload_slot(p, (int64_t)i)
+                      : 1 + (int64_t)(random_bits(seed, i) % (uint64_t)p->columns);
 }
 
 static void fill(struct workload *w, enum workload_tensor tensor, uint64_t seed)
@@ -66,20 +100,24 @@ bool workload_create(struct workload *w, const struct problem *problem, uint64_t
 {
     *w = (struct workload){.problem = problem};
     /* beyond this allocation may succeed, and using it would end the program */
-    if (problem_bytes(problem) > machine_memory())
-        return false;
+    double bytes = 0;
     for (int t = 0; t < WORKLOAD_TENSORS; ++t) {
         struct shape shape = tensor_shape(problem, (enum workload_tensor)t);
         w->bytes[t] = shape.count * number_size(shape.type);
-        if (!shape.count)
+        bytes += (double)w->bytes[t];
+    }
+    if (bytes > machine_memory())
+        return false;
+    for (int t = 0; t < WORKLOAD_TENSORS; ++t) {
+        if (!w->bytes[t])
             continue;
         w->data[t] = malloc(w->bytes[t]);
         if (!w->data[t]) {
             workload_free(w);
             return false;
         }
-        if (t == WORKLOAD_CU_SEQLENS)
-            memcpy(w->data[t], problem->starts, w->bytes[t]);
+        if (t >= WORKLOAD_CU_SEQLENS && t <= WORKLOAD_ACCEPTED)
+            fill_integers(w, (enum workload_tensor)t, seed);
         else if (t < WORKLOAD_FINAL_STATE)
             fill(w, (enum workload_tensor)t, seed);
     }
@@ -105,7 +143,10 @@ void workload_poison(struct workload *w)
 kda_args workload_args(const struct workload *w, const cl_mem *mem)
 {
     kda_args args = *kda_args(.tokens = w->problem->tokens, .sequences = w->problem->sequences,
-                              .cu_seqlens_type = KDA_I64);
+                              .cu_seqlens_type = KDA_I64, .state_index_type = KDA_I64,
+                              .slots = w->problem->slots);
+    if (args.slots)
+        args.index_columns = (int32_t)w->problem->columns;
     for (int64_t n = 0; n < args.sequences; ++n) {
         int64_t length = w->problem->starts[n + 1] - w->problem->starts[n];
         args.max_length = length > args.max_length ? length : args.max_length;
@@ -119,6 +160,8 @@ kda_args workload_args(const struct workload *w, const cl_mem *mem)
         [WORKLOAD_A_LOG] = &args.a_log,
         [WORKLOAD_DT_BIAS] = &args.dt_bias,
         [WORKLOAD_CU_SEQLENS] = &args.cu_seqlens,
+        [WORKLOAD_STATE_INDEX] = &args.state_index,
+        [WORKLOAD_ACCEPTED] = &args.accepted,
         [WORKLOAD_INITIAL_STATE] = &args.initial_state,
     };
     for (int t = 0; t < WORKLOAD_FINAL_STATE; ++t)

@@ -4,7 +4,8 @@
  * The data, number i of a tensor being a function of the seed, the tensor and i alone: q, k, v,
  * beta and the initial state are normal; so is g where the library makes the log decay of it,
  * while the log gate gets -softplus(normal); a_log is the logarithm of a number in [1, 16), and
- * dt_bias is normal, as the published models start out.
+ * dt_bias is normal, as the published models start out. The slots that sequences have in a pool are
+ * spread over it, and any number of drafts may have been accepted.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef WORKLOAD_H
@@ -21,6 +22,8 @@ enum workload_tensor {
     WORKLOAD_A_LOG,
     WORKLOAD_DT_BIAS,
     WORKLOAD_CU_SEQLENS,
+    WORKLOAD_STATE_INDEX,
+    WORKLOAD_ACCEPTED,
     WORKLOAD_INITIAL_STATE,
     WORKLOAD_FINAL_STATE,
     WORKLOAD_OUT,
@@ -39,6 +42,9 @@ void workload_free(struct workload *w);
 
 /* Fills the outputs with NaN, so that what a call leaves out is found. */
 void workload_poison(struct workload *w);
+
+/* The slot of the i-th of a problem's stored states, numbered column by column of each sequence. */
+int64_t workload_slot(const struct problem *problem, int64_t i);
 
 /* The call, on the host tensors, or on buffers that hold the same if mem is not NULL. */
 kda_args workload_args(const struct workload *w, const cl_mem *mem);

@@ -58,14 +58,18 @@ static void gather_head(const struct workload *w, int64_t n, int32_t head, doubl
     const struct problem *p = w->problem;
     size_t heads = (size_t)p->shape.value_heads, h = (size_t)head;
     kda_args args = workload_args(w, NULL);
+    double *stored = state + states->row_size;
     oracle_head(&p->shape, &args, n, head, state, out->reference + out->rows * out->row_size, NULL,
-                NULL);
+                stored);
     for (int64_t t = p->starts[n]; t < p->starts[n + 1]; ++t)
         gather_row(out, w->data[WORKLOAD_OUT], ((size_t)t * heads + h) * out->row_size);
-    if (!p->states)
-        return;
-    lay_out_state(&p->shape, state, states->reference + states->rows * states->row_size);
-    gather_row(states, w->data[WORKLOAD_FINAL_STATE], ((size_t)n * heads + h) * states->row_size);
+    const int64_t count = p->states ? oracle_stored(&args, p->starts[n + 1] - p->starts[n]) : 0;
+    for (int64_t i = 0; i < count; ++i) {
+        const size_t slot = (size_t)oracle_slot(&args, n, i);
+        lay_out_state(&p->shape, stored + (size_t)i * states->row_size,
+                      states->reference + states->rows * states->row_size);
+        gather_row(states, w->data[WORKLOAD_FINAL_STATE], (slot * heads + h) * states->row_size);
+    }
 }
 
 static bool is_sampled(int64_t i, int64_t count, bool whole)
@@ -125,10 +129,9 @@ static double judge(const struct gathered *g, const char *tensor, size_t window,
 
 /* No input makes a NaN, so one is an element that nobody wrote, or worse. */
 static void look_for_nan(const struct workload *w, enum workload_tensor tensor, int type,
-                         const char *name, struct workload_check *check)
+                         size_t first, size_t count, const char *name, struct workload_check *check)
 {
-    size_t count = w->bytes[tensor] / number_size(type);
-    for (size_t i = 0; i < count; ++i)
+    for (size_t i = first; i < first + count; ++i)
         if (isnan(number_load(w->data[tensor], type, (int64_t)i))) {
             check->pass = false;
             snprintf(check->why, sizeof check->why, "%s: element %zu is NaN", name, i);
@@ -145,15 +148,22 @@ bool workload_compare(const struct workload *w, struct workload_check *check)
     *check =
         (struct workload_check){.pass = true, .all_heads = w->problem->sequences * p->value_heads};
     visit_sample(w, NULL, NULL, NULL, &check->heads, &tokens);
-    double *state = malloc(state_size * sizeof *state);
+    const size_t columns = (size_t)w->problem->columns;
+    double *state = malloc((1 + columns) * state_size * sizeof *state);
     bool fine = state &&
                 gathered_create(&out, (int)p->out_dtype, (size_t)p->value_dim, (size_t)tokens) &&
                 gathered_create(&states, (int)p->state_dtype, state_size,
-                                w->problem->states ? (size_t)check->heads : 0);
+                                w->problem->states ? (size_t)check->heads * columns : 0);
     if (fine) {
         visit_sample(w, state, &out, &states, &check->heads, &tokens);
-        look_for_nan(w, WORKLOAD_FINAL_STATE, (int)p->state_dtype, "final_state", check);
-        look_for_nan(w, WORKLOAD_OUT, (int)p->out_dtype, "out", check);
+        const size_t slot_size = (size_t)p->value_heads * state_size,
+                     stored = (size_t)w->problem->sequences * columns;
+        for (size_t i = 0; w->problem->states && i < stored; ++i)
+            look_for_nan(w, WORKLOAD_FINAL_STATE, (int)p->state_dtype,
+                         (size_t)workload_slot(w->problem, (int64_t)i) * slot_size, slot_size,
+                         "final_state", check);
+        look_for_nan(w, WORKLOAD_OUT, (int)p->out_dtype, 0,
+                     w->bytes[WORKLOAD_OUT] / number_size((int)p->out_dtype), "out", check);
         check->state_error =
             judge(&states, "final_state", 1, error_bound_state(p->dtype, p->state_dtype), check);
         check->out_error = judge(&out, "out", ERROR_WINDOW, error_bound_out(p->dtype), check);
