@@ -16,9 +16,10 @@
  * so S^T k (the prediction) and S^T q are reduced over the row groups together. The q/k norms ride
  * along: with raw k, S^T k_normed = (S^T k) / |k|, and |k|, |q|, k . q are three more sums.
  *
- * The order of a sum. Rows within a work-item in turn, then a binary tree over the groups, lowest
- * bit of the group's number first. The tree is the same whether lanes or local memory carry a
- * level of it, and columns never mix: so a result depends neither on TILE_V nor on the path.
+ * The order of a sum. The rows of a leaf in turn, then a binary tree over the leaves of a work-item
+ * and on over the groups, lowest bit of a number first. The tree is the same whether an item, lanes
+ * or local memory carry a level of it, and columns never mix: so a result depends neither on TILE_V
+ * nor on the path, nor on ROWS where these differ from plan to plan.
  *
  * Barriers. All items of a work-group meet the same ones, and on a CPU none stands behind an early
  * return: PoCL 3.1 takes the branches after such a barrier to go the same way for all items, and
@@ -77,6 +78,16 @@
 #define FOLD 1
 #endif
 #define PARTS (KDA_GROUPS / FOLD)
+
+/* Rows of a leaf: what divides ROWS on a device where config.c chooses them by more than K. */
+#if KDA_PATH == KDA_PATH_PTX && KDA_ROWS % 8 == 0
+#define LEAF 8
+#else
+#define LEAF KDA_ROWS
+#endif
+#define LEAVES (KDA_ROWS / LEAF)
+/* What a leaf sums: S^T k and S^T q of each column, |k|^2, |q|^2 and k . q. */
+#define SUMS (2 * KDA_VEC + 3)
 
 #if PAD_K < KDA_K
 #error "KDA_ROWS * KDA_GROUPS must cover KDA_K"
@@ -399,40 +410,47 @@ UNROLL
         const int buffer = t & 1;
 
         /* Decay, and this work-item's share of the sums. */
-        float sum_k[KDA_VEC], sum_q[KDA_VEC];
-        float kk = 0.0f, qq = 0.0f, kq = 0.0f;
+        float sums[LEAVES][SUMS];
 UNROLL
-        for (int j = 0; j < KDA_VEC; j++)
-            sum_k[j] = sum_q[j] = 0.0f;
+        for (int leaf = 0; leaf < LEAVES; leaf++) {
 UNROLL
-        for (int i = 0; i < KDA_ROWS; i++) {
-            const float ki = row_k[at][row + i], qi = row_q[at][row + i],
-                        decay = row_d[at][row + i];
-            kk += ki * ki;
-            qq += qi * qi;
-            kq += ki * qi;
+            for (int j = 0; j < SUMS; j++)
+                sums[leaf][j] = 0.0f;
 UNROLL
-            for (int j = 0; j < KDA_VEC; j++) {
-                s[i][j] *= decay;
-                sum_k[j] += s[i][j] * ki;
-                sum_q[j] += s[i][j] * qi;
+            for (int i = leaf * LEAF; i < (leaf + 1) * LEAF; i++) {
+                const float ki = row_k[at][row + i], qi = row_q[at][row + i],
+                            decay = row_d[at][row + i];
+                sums[leaf][2 * KDA_VEC] += ki * ki;
+                sums[leaf][2 * KDA_VEC + 1] += qi * qi;
+                sums[leaf][2 * KDA_VEC + 2] += ki * qi;
+UNROLL
+                for (int j = 0; j < KDA_VEC; j++) {
+                    s[i][j] *= decay;
+                    sums[leaf][j] += s[i][j] * ki;
+                    sums[leaf][KDA_VEC + j] += s[i][j] * qi;
+                }
             }
         }
 UNROLL
+        for (int d = 1; d < LEAVES; d *= 2)
+UNROLL
+            for (int leaf = 0; leaf < LEAVES; leaf += 2 * d)
+UNROLL
+                for (int j = 0; j < SUMS; j++)
+                    sums[leaf][j] += sums[leaf + d][j];
+UNROLL
         for (int j = 0; j < KDA_VEC; j++) {
-            float x = fold(sum_k[j]), y = fold(sum_q[j]);
+            float x = fold(sums[0][j]), y = fold(sums[0][KDA_VEC + j]);
             if (group % FOLD == 0) {
                 part_k[buffer][group / FOLD][cx * KDA_VEC + j] = x;
                 part_q[buffer][group / FOLD][cx * KDA_VEC + j] = y;
             }
         }
-        kk = fold(kk);
-        qq = fold(qq);
-        kq = fold(kq);
-        if (group % FOLD == 0 && cx == 0) {
-            part_s[buffer][0][group / FOLD] = kk;
-            part_s[buffer][1][group / FOLD] = qq;
-            part_s[buffer][2][group / FOLD] = kq;
+UNROLL
+        for (int j = 0; j < 3; j++) {
+            float x = fold(sums[0][2 * KDA_VEC + j]);
+            if (group % FOLD == 0 && cx == 0)
+                part_s[buffer][j][group / FOLD] = x;
         }
         if (t + LEAD < length)
             PUT(at + LEAD < RING ? at + LEAD : at + LEAD - RING, LEAD);
@@ -441,7 +459,7 @@ UNROLL
         barrier(CLK_LOCAL_MEM_FENCE); /* parts of t and row t + LEAD are complete */
 
         float norm_k = 1.0f, norm_q = 1.0f;
-        kq = tree(part_s[buffer][2], 1);
+        const float kq = tree(part_s[buffer][2], 1);
 #if KDA_NORM_QK
         norm_k = 1.0f / sqrt(tree(part_s[buffer][0], 1) + 1e-6f);
         norm_q = 1.0f / sqrt(tree(part_s[buffer][1], 1) + 1e-6f);

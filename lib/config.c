@@ -17,10 +17,13 @@ static int32_t power_of_two_up(int32_t n)
     return p;
 }
 
-/* Key channels of an item. Whole vectors, where those run along them. */
+/* Rows of an item, so that sums over K, a tree over leaves of rows (cl/step.cl), are the same for
+ * every layout and number of groups: a power of two where there are groups. */
 static int32_t rows_of(const kda_problem *p, int32_t groups)
 {
     int32_t rows = ceil_div(p->key_dim, groups);
+    if (groups > 1)
+        return power_of_two_up(rows);
     return p->state_layout == KDA_STATE_VK && p->key_dim % 4 == 0 ? ceil_div(rows, 4) * 4 : rows;
 }
 
