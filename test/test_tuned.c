@@ -65,7 +65,7 @@ static const struct {
     {"%D recurrent_up_to=100", "schedule=recurrent", {0}, false, 0},
     {"%D recurrent_up_to=99 engine=fused", "recurrent_up_to=99 ", {0}, false, 0},
     {"%D recurrent_up_to=9 scan=16x16x1", "scan=16x16x1 ", {0}, true, 0},
-    {"%D recurrent_up_to=9 scan=64x4x2", "scan=32x4x2 ", {0}, true, 0},
+    {"%D chunk=16 recurrent_up_to=9 scan=64x16x4", "scan=32x16x4 ", {0}, true, 0},
     {"%D chunk=16 recurrent_up_to=9\n%D chunk=64 recurrent_up_to=8", "tuned=2", {0}, false, 0},
     {"%D chunk=16 recurrent_up_to=9",
      "chunk=16 recurrent_up_to=0 ",
