@@ -226,10 +226,10 @@ typedef struct kda_context_params {
     kda_log_fn log; /* NULL: nothing is logged */
     void *log_data;
     kda_log_level log_level; /* least severe level that reaches log */
-    /* CPU backend: threads at work, the caller's included, 1..1024; 0 = a core each that the process
-     * may run on (quotas of time are not looked at). A call has as many of them as it is worth
-     * waking. They block all signals, and a child of fork has none of them: it may not destroy the
-     * context. */
+    /* CPU backend: threads at work, the caller's included, 1..1024; 0 = a core each that the
+     * process may run on (quotas of time are not looked at). A call has as many of them as it is
+     * worth waking. They block all signals, and a child of fork has none of them: it may not
+     * destroy the context. */
     int32_t threads;
     /* OpenCL: a folder (made if missing) in which built programs are kept, so that later processes
      * read instead of build them; 1..4000 characters; NULL: none. Any number of processes may share
