@@ -110,8 +110,9 @@ bool bench_plot(const cJSON *document, const char *path)
          .of_heads = true},
     };
     void (*before)(int) = signal(SIGPIPE, SIG_IGN); /* of a gnuplot that is not there */
-    /* Its exit code tells whether it drew; what it says of curves of one point helps nobody. */
-    FILE *gnuplot = popen("gnuplot 2>/dev/null", "w");
+    /* Its exit code tells whether it drew; what it says of curves of one point helps nobody, and a
+     * file that it cannot write becomes its output. */
+    FILE *gnuplot = popen("gnuplot >/dev/null 2>&1", "w");
     if (!gnuplot)
         return false;
     fputs("set terminal svg size 1200,600\nset output ", gnuplot);
