@@ -209,8 +209,10 @@ static long sleeps_of_calls(int32_t heads, int count)
 START_TEST(test_small_calls_wake_nobody)
 {
     enum { CALLS = 100 };
-    ck_assert_int_lt(sleeps_of_calls(2, CALLS), CALLS / 2);
-    ck_assert_int_ge(sleeps_of_calls(64, CALLS), CALLS);
+    /* Far apart, however busy the machine is: none, but for threads that start late, against one
+     * or more a call, but for threads that are awake still. */
+    ck_assert_int_lt(sleeps_of_calls(2, CALLS), CALLS / 4);
+    ck_assert_int_ge(sleeps_of_calls(64, CALLS), CALLS / 4);
 }
 END_TEST
 
