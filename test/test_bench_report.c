@@ -18,13 +18,6 @@ static struct outcome run_list(const char *const *arguments)
 }
 #define run(...) run_list((const char *const[]){__VA_ARGS__, NULL})
 
-static double number(const cJSON *row, const char *name)
-{
-    const cJSON *value = cJSON_GetObjectItem(row, name);
-    ck_assert_msg(cJSON_IsNumber(value), "\"%s\" is no number", name);
-    return value->valuedouble;
-}
-
 static const cJSON *kernel(const cJSON *document, int index, const char *name)
 {
     const cJSON *row = cJSON_GetArrayItem(cJSON_GetObjectItem(document, "results"), 0);

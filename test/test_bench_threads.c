@@ -19,13 +19,6 @@ static struct outcome run_list(const char *const *arguments)
 }
 #define run(...) run_list((const char *const[]){__VA_ARGS__, NULL})
 
-static double number(const cJSON *row, const char *name)
-{
-    const cJSON *value = cJSON_GetObjectItem(row, name);
-    ck_assert_msg(cJSON_IsNumber(value), "\"%s\" is no number", name);
-    return value->valuedouble;
-}
-
 /* A row for each number, compared with the first. */
 START_TEST(test_rows)
 {

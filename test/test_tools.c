@@ -41,7 +41,7 @@ static const char *text(const cJSON *object, const char *name)
     return value;
 }
 
-static double number(const cJSON *object, const char *name)
+double number(const cJSON *object, const char *name)
 {
     const cJSON *value = get(object, name);
     ck_assert_msg(cJSON_IsNumber(value), "\"%s\" is no number", name);

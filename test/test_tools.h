@@ -5,9 +5,13 @@
 #ifndef TEST_TOOLS_H
 #define TEST_TOOLS_H
 
+#include <cjson/cJSON.h>
 #include <check.h>
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
+
+/* A number of an object of a program's JSON, which must be there. */
+double number(const cJSON *object, const char *name);
 
 Suite *suite_problem(void);
 /* Of a program. */

@@ -50,6 +50,8 @@ bool bench_cl(struct bench *b, cl_int code, const char *call);
 /* bench_limits.c (on the CPU backend bench_host.c): fills in by_clock, copy_bytes_s, f32_flops_s,
  * matrix_flops_s, empty_s and launch_s; 0 where measuring failed. */
 void bench_limits(struct bench *b);
+/* The value of a fact of the context's, which owns it; "" if there is none of that name. */
+const char *bench_fact(const struct bench *b, const char *name);
 /* The rate of bf16 products by matrix units, or by the plain OpenCL C that stands in for tests. */
 double bench_matrix_flops(struct bench *b, bool units);
 

@@ -192,8 +192,7 @@ static void measure_opencl(struct bench *b)
     clReleaseProgram(program);
 }
 
-/* The value of a fact of the context's; "" if there is none of that name. */
-static const char *fact(const struct bench *b, const char *name)
+const char *bench_fact(const struct bench *b, const char *name)
 {
     kda_fact facts[64];
     const size_t n = kda_context_facts(b->ctx, facts, 64);
@@ -207,11 +206,11 @@ void bench_limits(struct bench *b)
 {
     if (b->queue) {
         measure_opencl(b);
-        if (!strncmp(fact(b, "matrix_units"), "yes", 3))
+        if (!strncmp(bench_fact(b, "matrix_units"), "yes", 3))
             b->matrix_flops_s = bench_matrix_flops(b, true);
         return;
     }
-    const int threads = atoi(fact(b, "threads"));
+    const int threads = atoi(bench_fact(b, "threads"));
     b->copy_bytes_s = bench_host_copy(threads);
-    b->f32_flops_s = bench_host_flops(threads, atoi(fact(b, "vectors")));
+    b->f32_flops_s = bench_host_flops(threads, atoi(bench_fact(b, "vectors")));
 }

@@ -34,17 +34,6 @@ struct search {
     bool wrong;     /* some candidate's result was */
 };
 
-/* The value of a fact of the context's, which owns it. */
-static const char *fact(const struct bench *b, const char *name)
-{
-    kda_fact facts[64];
-    const size_t n = kda_context_facts(b->ctx, facts, 64);
-    for (size_t i = 0; i < n && i < 64; ++i)
-        if (!strcmp(facts[i].name, name))
-            return facts[i].value;
-    return "";
-}
-
 /* ---- Rows ------------------------------------------------------------------------------- */
 
 static const char *const dtypes[] = {"", "f32", "f16", "bf16"};
@@ -62,7 +51,7 @@ static void print_choice(const struct candidate *c, char *text, size_t size)
 /* For which plans a row is: what comes before the driver, and after it. */
 static void print_device(const struct bench *b, char *text, size_t size)
 {
-    snprintf(text, size, "device=\"%s\" driver=", fact(b, "name"));
+    snprintf(text, size, "device=\"%s\" driver=", bench_fact(b, "name"));
 }
 
 static void print_shape(const kda_problem *p, char *text, size_t size)
@@ -77,7 +66,7 @@ static void print_row(const struct search *s, const struct candidate *c, char *t
     print_device(s->b, device, sizeof device);
     print_shape(&s->problem->shape, shape, sizeof shape);
     print_choice(c, choice, sizeof choice);
-    snprintf(text, size, "%s\"%s\"%s%s", device, fact(s->b, "driver"), shape, choice);
+    snprintf(text, size, "%s\"%s\"%s%s", device, bench_fact(s->b, "driver"), shape, choice);
 }
 
 /* ---- Measuring -------------------------------------------------------------------------- */
