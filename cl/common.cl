@@ -92,6 +92,18 @@
         if (i < (inside))
 #endif
 
+/* Of work-groups that find their work by one number: this number, and how many there are. On a CPU
+ * they lie along the last dimension, which PoCL 3.1 leaves out where it tells whether a launch is
+ * wider than those before. For one that is, it compiles again, and up to 5.0 it ends the process
+ * where others of the kernel are at work (docs/devices.md). */
+#if KDA_COMPACT
+#define GROUP_DIM 2
+#else
+#define GROUP_DIM 0
+#endif
+#define GROUP_ID ((uint)get_group_id(GROUP_DIM))
+#define GROUP_COUNT ((uint)get_num_groups(GROUP_DIM))
+
 /* ---- Storage ---- */
 
 static inline float bf16_to_float(ushort h)

@@ -26,7 +26,7 @@ __kernel void kda_enter(const struct kda_call_args a, __global const int *state_
 {
     const int chunk = a.first_chunk + a.step;
     const int cells = PADDED_K * a.padded_v;
-    const int x = (int)get_global_id(0), head = (int)get_global_id(1);
+    const int x = (int)get_global_id(0), head = (int)get_global_id(2);
     if (chunk >= chunk_start(&a, workspace, a.sequences) || x >= cells)
         return;
     const long n = sequence_of(&a, workspace, chunk);
@@ -56,7 +56,7 @@ __kernel void kda_emit(const struct kda_call_args a, __global const int *cu_seql
                        __global out_t *out, __global state_t *checkpoints,
                        __global float *workspace)
 {
-    const long place = (long)get_global_id(1);
+    const long place = (long)get_global_id(2);
     const int head = (int)(place % a.value_heads);
     const int chunk = a.first_chunk + (int)(place / a.value_heads);
     const int x = (int)get_global_id(0), r = x / a.padded_v, c = x % a.padded_v;

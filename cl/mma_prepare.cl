@@ -246,7 +246,7 @@ load_extras(const struct kda_call_args *a, __global const beta_t *beta, __global
 #define reach (memory[part].reach)
 #define norms (memory[part].norms)
 
-__kernel __attribute__((reqd_work_group_size(PARTS * PART, 1, 1))) void
+__kernel WORK_GROUP(PARTS * PART) void
 kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __global const data_t *k0,
                 __global const gate_t *g0, __global const beta_t *beta, __global const float *a_log,
                 __global const float *dt_bias, __global const int *cu_seqlens,
@@ -255,7 +255,7 @@ kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __globa
     __local struct memory memory[PARTS] __attribute__((aligned(128)));
 
     int part = (int)get_local_id(0) / PART;
-    const uint stride = (uint)get_num_groups(0) * PARTS;
+    const uint stride = GROUP_COUNT * PARTS;
     int lid = (int)get_local_id(0) % PART;
     /* Cells above the diagonal are never written. */
     for (int i = lid; i < 64 * 64; i += PART)
@@ -263,7 +263,7 @@ kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __globa
     for (int i = lid; i < SPLIT_PLANE; i += PART)
         ((__local uint *)split)[i] = 0;
 
-    uint index = (uint)get_group_id(0) * PARTS + part;
+    uint index = GROUP_ID * PARTS + part;
     struct place here;
     here.chunks_begin = here.chunks_end = 0;
     here.start = here.tokens_begin = here.tokens_end = 0;

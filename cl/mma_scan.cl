@@ -171,7 +171,7 @@ static __attribute__((always_inline)) inline void exchange(struct traffic m, __l
             ring_release(tile_counters + 2 * stage);                                               \
     }
 
-__kernel __attribute__((reqd_work_group_size(SCAN_WG, 1, 1))) void
+__kernel WORK_GROUP(SCAN_WG) void
 kda_mma_scan(const struct kda_call_args a, __global const data_t *v, __global const int *cu_seqlens,
              __global const int *state_index, __global const int *write_index,
              __global const int *accepted, __global const uchar *fresh,
@@ -186,7 +186,7 @@ kda_mma_scan(const struct kda_call_args a, __global const data_t *v, __global co
     const int lid = (int)get_local_id(0), lane = lid & 31, warp = lid >> 5;
     const int g = lane >> 2, t = lane & 3;
     const uint groups = KDA_V / (64 * KDA_TEAMS);
-    const uint group = (uint)get_group_id(0), pair = group / groups;
+    const uint group = GROUP_ID, pair = group / groups;
     const int head = (int)(pair % (uint)a.value_heads);
     const long n = pair / (uint)a.value_heads;
     const int first_col = (int)(group % groups) * (64 * KDA_TEAMS), col = first_col + warp * 16;

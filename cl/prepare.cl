@@ -56,7 +56,7 @@ INLINE void load_rows(const struct kda_call_args *a, const struct chunk *t, __lo
 
 /* NVIDIA's compiler heeds a bound on registers (lib/program.c) only where no size is declared. */
 #if KDA_PATH != KDA_PATH_PTX
-__attribute__((reqd_work_group_size(KDA_PREPARE_WG, 1, 1)))
+WORK_GROUP(KDA_PREPARE_WG)
 #endif
 __kernel void
 kda_prepare(const struct kda_call_args a, __global const data_t *q, __global const data_t *k,
@@ -69,7 +69,7 @@ kda_prepare(const struct kda_call_args a, __global const data_t *q, __global con
     __local float row_beta[C], norm_k[C], norm_q[C];
 
     const int lid = (int)get_local_id(0);
-    const uint group = (uint)get_group_id(0);
+    const uint group = GROUP_ID;
     const int head = (int)(group % (uint)a.value_heads);
     const int chunk = a.first_chunk + (int)(group / (uint)a.value_heads);
     /* The launch has room for the most chunks there can be. On a CPU the work-groups left over

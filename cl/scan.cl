@@ -114,7 +114,7 @@ static inline void fetch_rows(__local float *to, int to_row, __global const floa
         if (col0 + x % KDA_SCAN_V < value_dim)                                                     \
     store_state(to, STATE_AT(x / KDA_SCAN_V, col0 + x % KDA_SCAN_V, value_dim), cells[x])
 
-__kernel __attribute__((reqd_work_group_size(SCAN_WG, 1, 1))) void
+__kernel WORK_GROUP(SCAN_WG) void
 kda_scan(const struct kda_call_args a, __global const int *cu_seqlens,
          __global const int *state_index, __global const int *write_index,
          __global const int *accepted, __global const uchar *fresh,
@@ -134,7 +134,7 @@ kda_scan(const struct kda_call_args a, __global const int *cu_seqlens,
     const int lid = (int)get_local_id(0), cx = lid % COLS, ir = lid / COLS;
     const int value_dim = a.value_dim, padded_v = a.padded_v;
     const uint tiles = (uint)(value_dim + KDA_SCAN_V - 1) / KDA_SCAN_V;
-    const uint group = (uint)get_group_id(0), pair = group / tiles;
+    const uint group = GROUP_ID, pair = group / tiles;
     const int head = (int)(pair % (uint)a.value_heads);
     const long n = pair / (uint)a.value_heads;
     const int col0 = (int)(group % tiles) * KDA_SCAN_V;

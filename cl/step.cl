@@ -248,7 +248,7 @@ UNROLL
     return x[0];
 }
 
-__kernel __attribute__((reqd_work_group_size(KDA_WG, 1, 1))) void
+__kernel WORK_GROUP(KDA_WG) void
 kda_step(const struct kda_call_args a, __global const data_t *q, __global const data_t *k,
          __global const data_t *v, __global const gate_t *g, __global const beta_t *beta,
          __global const float *a_log, __global const float *dt_bias,
@@ -266,7 +266,7 @@ kda_step(const struct kda_call_args a, __global const data_t *q, __global const 
     const int lid = (int)get_local_id(0), cx = lid % KDA_COLS, group = lid / KDA_COLS;
     const int value_dim = VALUE_DIM(a), wide = WIDE(a);
     const uint tiles = (uint)(value_dim + KDA_TILE_V - 1) / KDA_TILE_V;
-    const uint item = (uint)get_group_id(0), pair = item / tiles;
+    const uint item = GROUP_ID, pair = item / tiles;
     const int head = (int)(pair % (uint)a.value_heads);
     const long n = pair / (uint)a.value_heads;
     const int row = group * KDA_ROWS, left = (int)(item % tiles) * KDA_TILE_V,

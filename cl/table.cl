@@ -21,7 +21,7 @@ static inline int chunks_of(const struct kda_call_args *a, __global const int *c
 /* The chunk table of a call with cu_seqlens: first chunk of each sequence, counted over all
  * sequences, then the total. One work-group; each item sums a run of sequences, the runs' sums are
  * scanned, then written. */
-__kernel __attribute__((reqd_work_group_size(KDA_TABLE_WG, 1, 1))) void
+__kernel WORK_GROUP(KDA_TABLE_WG) void
 kda_table(const struct kda_call_args a, __global const int *cu_seqlens,
           __global const int *state_index, __global const int *accepted, __global float *workspace)
 {

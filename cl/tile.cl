@@ -14,6 +14,15 @@
 #define KDA_LANES 1 /* work-items that exchange registers: width of a sub-group or warp */
 #endif
 
+/* A kernel's work-groups have n items. PoCL compiles for the size of each launch, whatever is
+ * declared; and where it is, versions up to 5.0 end the process when a program's binary is asked
+ * for while the program runs elsewhere (docs/devices.md). */
+#ifdef POCL_DEVICE_ADDRESS_BITS
+#define WORK_GROUP(n)
+#else
+#define WORK_GROUP(n) __attribute__((reqd_work_group_size(n, 1, 1)))
+#endif
+
 /* The value of x in the lane whose number differs by the bits of mask. */
 #if KDA_PATH == KDA_PATH_PTX
 static inline float lane_xor(float x, uint mask)

@@ -138,7 +138,7 @@ static kda_status query_limits(const kda_context *ctx, struct kda_device *d)
 /* Known answer of lane_xor: lane i of a full work-group must receive what lane i ^ mask sent, for
  * every mask a reduction uses. The kernel also tells how many lanes its sub-group has. */
 static const char probe_source[] =
-    "__kernel __attribute__((reqd_work_group_size(128, 1, 1)))\n"
+    "__kernel WORK_GROUP(128)\n"
     "void probe(__global float *out, __global int *lanes)\n"
     "{\n"
     "    const int lid = (int)get_local_id(0);\n"

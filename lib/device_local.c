@@ -9,7 +9,7 @@
 
 /* Fills FLOATS floats with 0, 1, ..., 511 over and over by the copies of cl/tile.cl; each item sums
  * every 128th, from the end. */
-static const char source[] = "__kernel __attribute__((reqd_work_group_size(128, 1, 1)))\n"
+static const char source[] = "__kernel WORK_GROUP(128)\n"
                              "void kda_probe(__global const float *in, __global float *out)\n"
                              "{\n"
                              "    __local float all[FLOATS] __attribute__((aligned(16)));\n"

@@ -15,7 +15,7 @@ static const char source[] =
     "{\n"
     "    return (float)((row * 3 + col * 5) % 7 - 3);\n"
     "}\n"
-    "__kernel __attribute__((reqd_work_group_size(128, 1, 1)))\n"
+    "__kernel WORK_GROUP(128)\n"
     "void kda_probe(__global const ushort *image, __global float *out)\n"
     "{\n"
     "    __local ushort local_image[64 * 128] __attribute__((aligned(1024)));\n"

@@ -181,7 +181,7 @@ static kda_status launch_range(const kda_plan *plan, struct chain *chain, enum k
         return st;
     cl_event done = NULL;
     bool wants_event = event || has_events(plan, chain);
-    err = clEnqueueNDRangeKernel(chain->queue, kernel, 2, NULL, global, local, chain->num_wait,
+    err = clEnqueueNDRangeKernel(chain->queue, kernel, 3, NULL, global, local, chain->num_wait,
                                  chain->wait, wants_event ? &done : NULL);
     if ((st = kda_cl_check(plan->ctx, err, "clEnqueueNDRangeKernel")))
         return st;
@@ -189,12 +189,14 @@ static kda_status launch_range(const kda_plan *plan, struct chain *chain, enum k
     return KDA_OK;
 }
 
-/* Work-groups that find their work by one number. */
+/* Work-groups that find their work by one number: GROUP_ID in cl/common.cl. */
 static kda_status launch(const kda_plan *plan, struct chain *chain, enum kda_kernel_id id,
                          const struct kda_run *run, const struct kda_call_args *args, size_t items,
                          int64_t groups, cl_event *event)
 {
-    const size_t local[] = {items, 1}, global[] = {items * (size_t)groups, 1};
+    const struct kda_launch *l = plan->backend;
+    const size_t n = (size_t)groups, local[] = {items, 1, 1};
+    const size_t global[] = {l->config.compact ? items : items * n, 1, l->config.compact ? n : 1};
     return launch_range(plan, chain, id, run, args, local, global, event);
 }
 
@@ -205,8 +207,8 @@ static kda_status launch_rows(const kda_plan *plan, struct chain *chain, enum kd
 {
     const struct kda_launch *l = plan->backend;
     const size_t items = (size_t)l->config.gemm_wg;
-    const size_t local[] = {items, 1};
-    const size_t global[] = {((size_t)cells + items - 1) / items * items, (size_t)rows};
+    const size_t local[] = {items, 1, 1};
+    const size_t global[] = {((size_t)cells + items - 1) / items * items, 1, (size_t)rows};
     return launch_range(plan, chain, id, run, args, local, global, event);
 }
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define NAME(type, name, parameters, arguments) #name,
-const char *const count_names[COUNTED] = {COUNTED_LIBC(NAME) COUNTED_OPENCL(NAME)};
+const char *const count_names[COUNTED] = {COUNTED_LIBC(NAME) COUNTED_OPENCL(NAME, NAME)};
 
 static _Thread_local struct counts counts;
 
@@ -32,12 +32,23 @@ struct counts count_stop(void)
     }
 COUNTED_LIBC(WRAP)
 
-#define STAND_IN(type, name, parameters, arguments)                                                \
+#define STAND_IN_NOTING(note, type, name, parameters, arguments)                                   \
     type name parameters                                                                           \
     {                                                                                              \
         type(*real) parameters;                                                                    \
         *(void **)&real = dlsym(RTLD_NEXT, #name);                                                 \
         counts.calls[CALLS_##name]++;                                                              \
+        note;                                                                                      \
         return real arguments;                                                                     \
     }
-COUNTED_OPENCL(STAND_IN)
+#define STAND_IN(...) STAND_IN_NOTING((void)0, __VA_ARGS__)
+#define STAND_IN_LAUNCH(...) STAND_IN_NOTING(note_width(n, global), __VA_ARGS__)
+
+static void note_width(cl_uint dims, const size_t *global)
+{
+    for (cl_uint i = 0; i < dims && i < 2; i++)
+        if (global[i] > counts.width)
+            counts.width = global[i];
+}
+
+COUNTED_OPENCL(STAND_IN, STAND_IN_LAUNCH)

@@ -11,13 +11,14 @@
 #include "calls.h"
 
 #define COUNTED_LIBC(X) CALLS_POINTER(X) CALLS_ERRNO(X)
-#define COUNTED_OPENCL(X) CALLS_HANDLE(X) CALLS_CODE(X) CALLS_LAUNCH(X)
+#define COUNTED_OPENCL(X, LAUNCH) CALLS_HANDLE(X) CALLS_CODE(X) CALLS_LAUNCH(LAUNCH)
 
 #define COUNT_INDEX(type, name, parameters, arguments) CALLS_##name,
-enum { COUNTED_LIBC(COUNT_INDEX) COUNTED_OPENCL(COUNT_INDEX) COUNTED };
+enum { COUNTED_LIBC(COUNT_INDEX) COUNTED_OPENCL(COUNT_INDEX, COUNT_INDEX) COUNTED };
 
 struct counts {
     int calls[COUNTED];
+    size_t width; /* the longer of a launch's first two dimensions, of the widest launch */
 };
 extern const char *const count_names[COUNTED];
 

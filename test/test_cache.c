@@ -11,7 +11,10 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 #include <spawn.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -268,7 +271,7 @@ START_TEST(test_unwritable)
 }
 END_TEST
 
-/* ---- Many files, many processes --------------------------------------------------------- */
+/* ---- Many files, processes and threads -------------------------------------------------- */
 
 /* 512 files are kept: the oldest goes, and nothing that is not the library's. */
 START_TEST(test_bounded)
@@ -330,6 +333,64 @@ START_TEST(test_processes)
 }
 END_TEST
 
+/* Calls in a context of its own, one at least, until it is told to stop. No key is written twice,
+ * so out = v. */
+enum { LENGTH = 64, SIZE = 256 }; /* mostly the kernel is at work */
+
+struct user {
+    const char *dir;
+    atomic_bool stop;
+    atomic_int calls;
+    bool failed;
+};
+
+static void *use_on(void *arg)
+{
+    struct user *u = arg;
+    static float x[LENGTH][SIZE];
+    float(*out)[SIZE] = malloc(sizeof x);
+    kda_context *ctx = NULL;
+    kda_plan *plan = NULL;
+    for (int i = 0; i < LENGTH; i++)
+        x[i][0] = 1;
+    kda_status st = kda_context_create(
+        &ctx, kda_context_params(.backend = KDA_OPENCL, .device = device->id, .cache_dir = u->dir));
+    if (!st)
+        st = kda_plan_create(&plan, ctx,
+                             kda_problem(.heads = 1, .key_dim = SIZE, .value_dim = SIZE, .scale = 1,
+                                         .max_tokens = LENGTH, .gate = KDA_GATE_NONE,
+                                         .schedule = KDA_SCHEDULE_RECURRENT));
+    do {
+        if (!st)
+            st = kda_execute(plan,
+                             kda_args(.tokens = LENGTH, .q.host = x, .k.host = x, .v.host = x,
+                                      .beta = {.host = x, .token_stride = SIZE}, .out.host = out));
+        u->failed |= st || memcmp(out, x, sizeof x) != 0;
+        atomic_fetch_add(&u->calls, 1);
+    } while (!u->failed && !atomic_load(&u->stop));
+    kda_plan_destroy(&plan);
+    kda_context_destroy(&ctx);
+    free(out);
+    return NULL;
+}
+
+/* Programs are stored while another context runs the same. */
+START_TEST(test_stored_while_run)
+{
+    pthread_t thread;
+    struct user running = {.dir = NULL}, storing = {.dir = "cache", .stop = true};
+    ck_assert_int_eq(pthread_create(&thread, NULL, use_on, &running), 0);
+    while (!atomic_load(&running.calls))
+        sched_yield();
+    use_on(&storing);
+    ck_assert(!storing.failed);
+    ck_assert_int_gt(count("kda-", NULL, 0), 0);
+    atomic_store(&running.stop, true);
+    pthread_join(thread, NULL);
+    ck_assert(!running.failed);
+}
+END_TEST
+
 static int test_device_of(const struct spec_device *d)
 {
     device = d;
@@ -348,6 +409,7 @@ static int test_device_of(const struct spec_device *d)
     tcase_add_test(tc, test_unwritable);
     tcase_add_test(tc, test_bounded);
     tcase_add_test(tc, test_processes);
+    tcase_add_test(tc, test_stored_while_run);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_set_fork_status(runner, CK_NOFORK);

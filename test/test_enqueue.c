@@ -170,6 +170,30 @@ START_TEST(test_short_sequences_take_one_launch)
 }
 END_TEST
 
+static size_t width_of(struct trial *t, int64_t sequences)
+{
+    t->args.tokens = t->args.sequences = sequences;
+    count_start();
+    kda_status st = kda_enqueue(t->plan, t->queue, &t->args, 0, NULL, &t->event);
+    struct counts seen = count_stop();
+    ck_assert_msg(st == KDA_OK, "%s: %s", kda_status_string(st), rig->log.error);
+    finish(t);
+    return seen.width;
+}
+
+/* What PoCL compiles anew for, during the call: GROUP_DIM in cl/common.cl. */
+START_TEST(test_larger_calls_are_not_wider)
+{
+    cl_device_type type = 0;
+    struct trial t = trial_make(rig, (enum base)_i, true);
+    clGetDeviceInfo(rig->device, CL_DEVICE_TYPE, sizeof type, &type, NULL);
+    const size_t width = width_of(&t, 1);
+    ck_assert_uint_gt(width, 0);
+    if (type & CL_DEVICE_TYPE_CPU)
+        ck_assert_uint_eq(width_of(&t, SEQUENCES), width);
+}
+END_TEST
+
 static cl_int status_of(cl_event event)
 {
     cl_int status = CL_COMPLETE;
@@ -395,6 +419,8 @@ static int test_device(struct rig *opened)
     tcase_add_test(tc, test_counters_count);
     tcase_add_test(tc, test_launches_are_told_of);
     tcase_add_test(tc, test_short_sequences_take_one_launch);
+    tcase_add_loop_test(tc, test_larger_calls_are_not_wider, LOG, LOG + 1);
+    tcase_add_loop_test(tc, test_larger_calls_are_not_wider, FUSED, FUSED + 1);
     tcase_add_loop_test(tc, test_wait_list, 0, BASES);
     tcase_add_test(tc, test_wait_list_without_tokens);
     tcase_add_loop_test(tc, test_in_order, 0, BASES);
