@@ -147,6 +147,15 @@ static void add_pool(struct text *t, struct choices *c, int n)
         add(t, i ? ",%d" : "%d", choose(c, columns + 1));
 }
 
+/* A last length that makes more than a few tokens with those before, unless there are none at all.
+ * One token's out from a zero state is q.k times v: where that product cancels, no sum in f32 keeps
+ * the bound, and the tensor has nothing else. */
+static int last_length(int length, int before)
+{
+    const int tokens = before + length;
+    return tokens > 0 && tokens < 4 ? 4 : length;
+}
+
 static const int key_dims[] = {1, 16, 17, 33, 60, 64, 96, 100, 128, 160, 192, 255, 256};
 static const int value_dims[] = {1, 3, 16, 33, 48, 80, 96, 128, 200};
 
@@ -158,10 +167,11 @@ static void add_shape(struct text *t, struct choices *c)
     int n = 1 + choose(c, 6), hv = h * (1 + choose(c, 3));
     add(t, "H=%d HV=%d K=%d V=%d lengths=", h, hv, k, v);
     const int work = 2000000 / (hv * k * v) + 1, few = choose(c, 3) ? 63 : work;
-    for (int i = 0, budget = few < work ? few : work; i < n; i++) {
+    for (int i = 0, tokens = 0, most = few < work ? few : work; i < n; i++) {
         int length = lengths[choose(c, 13)];
-        length = length < budget ? length : budget;
-        budget -= length;
+        length = length < most - tokens ? length : most - tokens;
+        length = i < n - 1 ? length : last_length(length, tokens);
+        tokens += length;
         add(t, i ? ",%d" : "%d", length);
     }
     add(t, " cu=%s", WORD(c, "i32", "i64"));
@@ -196,8 +206,12 @@ static void add_engine(struct text *t, struct choices *c, int engine, int k)
     const int lengths[] = {0, 1, 15, edge - 1, edge, edge + 1, 2 * edge - 1, 2 * edge + 1};
     add(t, "%s H=%d HV=%d K=%d V=%d lengths=", engines[engine].words, h, hv, k,
         value_dims[choose(c, COUNT(value_dims))]);
-    for (int i = 0, n = 1 + choose(c, 3); i < n; i++)
-        add(t, i ? ",%d" : "%d", lengths[choose(c, COUNT(lengths))]);
+    for (int i = 0, tokens = 0, n = 1 + choose(c, 3); i < n; i++) {
+        int length = lengths[choose(c, COUNT(lengths))];
+        length = i < n - 1 ? length : last_length(length, tokens);
+        tokens += length;
+        add(t, i ? ",%d" : "%d", length);
+    }
     add(t, " cu=%s", WORD(c, "i32", "i64"));
     if (choose(c, 3) == 0)
         add(t, " checkpoint=%d", chunk * (1 + choose(c, 2)));
