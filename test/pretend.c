@@ -3,6 +3,7 @@
  *
  *     KDA_PRETEND_TYPE=gpu        it is a GPU
  *     KDA_PRETEND_WORK_GROUP=N    work-groups have at most N items
+ *     KDA_PRETEND_KERNEL=N        the same, but only a kernel that was built says so
  *     KDA_PRETEND_ALLOC=BYTES     buffers are no larger, but for what tests put around their
  * contents
  *
@@ -40,7 +41,14 @@ static unsigned long long limit(const char *name)
     return text ? strtoull(text, NULL, 10) : ~0ull;
 }
 #define MOST_ITEMS limit("KDA_PRETEND_WORK_GROUP")
+#define MOST_OF_KERNEL limit("KDA_PRETEND_KERNEL")
 #define MOST_BYTES limit("KDA_PRETEND_ALLOC")
+
+static size_t most_of_kernel(void)
+{
+    const unsigned long long kernel = MOST_OF_KERNEL;
+    return (size_t)(kernel < MOST_ITEMS ? kernel : MOST_ITEMS);
+}
 
 cl_int __wrap_clGetDeviceInfo(cl_device_id id, cl_device_info what, size_t size, void *value,
                               size_t *answer)
@@ -62,8 +70,8 @@ cl_int __wrap_clGetKernelWorkGroupInfo(cl_kernel kernel, cl_device_id id,
                                        size_t *answer)
 {
     cl_int err = __real_clGetKernelWorkGroupInfo(kernel, id, what, size, value, answer);
-    if (!err && value && what == CL_KERNEL_WORK_GROUP_SIZE && *(size_t *)value > MOST_ITEMS)
-        *(size_t *)value = (size_t)MOST_ITEMS;
+    if (!err && value && what == CL_KERNEL_WORK_GROUP_SIZE && *(size_t *)value > most_of_kernel())
+        *(size_t *)value = most_of_kernel();
     return err;
 }
 
@@ -86,7 +94,8 @@ cl_int __wrap_clEnqueueNDRangeKernel(cl_command_queue queue, cl_kernel kernel, c
     size_t items = 1;
     for (cl_uint i = 0; local && i < dims; i++)
         items *= local[i];
-    return items > MOST_ITEMS ? CL_INVALID_WORK_GROUP_SIZE
-                              : __real_clEnqueueNDRangeKernel(queue, kernel, dims, offset, global,
-                                                              local, waits, wait, event);
+    return items > most_of_kernel()
+               ? CL_INVALID_WORK_GROUP_SIZE
+               : __real_clEnqueueNDRangeKernel(queue, kernel, dims, offset, global, local, waits,
+                                               wait, event);
 }

@@ -1,0 +1,204 @@
+/* What the library finds out about GPUs, on a device that plays one: PoCL, whose driver says here
+ * that it is one, and whose compiler is given plain OpenCL C where the probes have instructions of
+ * vendors. Each probe answers right, wrong, does not build, or runs out of memory.
+ *
+ * Linked with -Wl,--wrap for each function that is wrapped below.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../lib/internal.h"
+#include "spec.h"
+
+enum outcome { RIGHT, WRONG, BROKEN, NO_MEMORY };
+
+/* The device that is played; NULL, 0: as it is. */
+static struct {
+    const char *extensions;
+    cl_device_id without_compiler;
+    enum outcome shuffle, matrix;
+} play;
+
+cl_int __real_clGetDeviceInfo(cl_device_id id, cl_device_info what, size_t size, void *value,
+                              size_t *answer);
+cl_int __wrap_clGetDeviceInfo(cl_device_id id, cl_device_info what, size_t size, void *value,
+                              size_t *answer);
+void *__wrap_clGetExtensionFunctionAddressForPlatform(cl_platform_id platform, const char *name);
+kda_status __real_kda_program_probe(kda_context *ctx, bool matrix, const char *text,
+                                    const char *options, const char *name, cl_kernel *kernel);
+kda_status __wrap_kda_program_probe(kda_context *ctx, bool matrix, const char *text,
+                                    const char *options, const char *name, cl_kernel *kernel);
+
+cl_int __wrap_clGetDeviceInfo(cl_device_id id, cl_device_info what, size_t size, void *value,
+                              size_t *answer)
+{
+    if (what == CL_DEVICE_EXTENSIONS && play.extensions) {
+        if (value)
+            snprintf(value, size, "%s", play.extensions);
+        if (answer)
+            *answer = strlen(play.extensions) + 1;
+        return CL_SUCCESS;
+    }
+    cl_int err = __real_clGetDeviceInfo(id, what, size, value, answer);
+    if (what == CL_DEVICE_TYPE && value && play.extensions)
+        *(cl_device_type *)value = CL_DEVICE_TYPE_GPU;
+    if (what == CL_DEVICE_COMPILER_AVAILABLE && value && id == play.without_compiler)
+        *(cl_bool *)value = CL_FALSE;
+    return err;
+}
+
+static cl_int CL_API_CALL sub_groups_of_8(cl_kernel kernel, cl_device_id id, cl_uint what, size_t n,
+                                          const void *in, size_t size, void *value, size_t *answer)
+{
+    (void)kernel, (void)id, (void)what, (void)n, (void)in, (void)size, (void)answer;
+    *(size_t *)value = 8;
+    return CL_SUCCESS;
+}
+
+void *__wrap_clGetExtensionFunctionAddressForPlatform(cl_platform_id platform, const char *name)
+{
+    cl_int(CL_API_CALL * function)(cl_kernel, cl_device_id, cl_uint, size_t, const void *, size_t,
+                                   void *, size_t *) = sub_groups_of_8;
+    void *address;
+    (void)platform, (void)name;
+    memcpy(&address, &function, sizeof address);
+    return address;
+}
+
+/* The same program in plain OpenCL C; the exchange of lanes, which has no plain body, by itself. */
+kda_status __wrap_kda_program_probe(kda_context *ctx, bool matrix, const char *text,
+                                    const char *options, const char *name, cl_kernel *kernel)
+{
+    static const char exchange[] = "__kernel void probe(__global float *out, __global int *lanes)\n"
+                                   "{\n"
+                                   "    const int lid = (int)get_local_id(0);\n"
+                                   "    *lanes = 8;\n"
+                                   "    for (int i = 0; i < 3; i++)\n"
+                                   "        out[i * 128 + lid] = (float)(lid ^ (1 << i));\n"
+                                   "}\n",
+                      nothing[] =
+                          "__kernel void probe(__global float *out, __global int *lanes) {}"
+                          "__kernel void kda_probe(__global ushort *in, __global float *out)"
+                          "{ out[get_local_id(0)] = 12345.0f; }";
+    const bool shuffle = !strcmp(name, "probe");
+    const enum outcome outcome = shuffle ? play.shuffle : matrix ? play.matrix : RIGHT;
+    char plain[256], *word;
+    snprintf(plain, sizeof plain, "%s", options);
+    if ((word = strstr(plain, "KDA_PATH=")))
+        word[strlen("KDA_PATH=")] = '0';
+    if ((word = strstr(plain, "KDA_LANES=")) && word[strlen("KDA_LANES=") + 1] > ' ')
+        memcpy(word, "KDA_LANES=01", strlen("KDA_LANES=01"));
+    if (outcome == NO_MEMORY)
+        return kda_no_memory(ctx, "a probe", 1);
+    text = outcome == BROKEN ? "error" : outcome == WRONG ? nothing : shuffle ? exchange : text;
+    return __real_kda_program_probe(ctx, matrix, text, plain, name, kernel);
+}
+
+/* ---- What comes of it ------------------------------------------------------------------- */
+
+static cl_device_id device;
+
+static void count_warning(void *data, kda_log_level level, const char *line)
+{
+    (void)line;
+    *(int *)data += level == KDA_LOG_WARN;
+}
+
+/* Opens the device and expects facts, and so many warnings. */
+static void expect(const char *path, const char *says, const char *matrix, int warnings)
+{
+    int warned = 0;
+    kda_context *ctx;
+    ck_assert_int_eq(
+        kda_context_create(&ctx, kda_context_params(.backend = KDA_OPENCL, .device = device,
+                                                    .log = count_warning, .log_data = &warned)),
+        KDA_OK);
+    ck_assert_str_eq(kda_device_fact(ctx->device, path), says);
+    ck_assert_str_eq(kda_device_fact(ctx->device, "matrix_units"), matrix);
+    ck_assert_int_eq(warned, warnings);
+    ck_assert_int_eq(ctx->device->lanes, says[0] == 'y' ? 8 : 1);
+    ck_assert_int_eq(ctx->device->matrix, matrix[0] == 'y');
+    kda_context_destroy(&ctx);
+}
+
+#define NONE_KNOWN "no: none that this library knows"
+
+START_TEST(test_nvidia)
+{
+    play.extensions = "cl_nv_device_attribute_query";
+    expect("ptx_shuffle", "yes, 8 lanes", "yes, bf16 by warp groups", 0);
+    play.matrix = WRONG;
+    expect("ptx_shuffle", "yes, 8 lanes", "no: wrong answer", 1);
+    play.matrix = BROKEN;
+    expect("ptx_shuffle", "yes, 8 lanes", "no: they do not build", 0);
+    play.shuffle = WRONG;
+    expect("ptx_shuffle", "no: wrong answer", NONE_KNOWN, 1);
+    play.shuffle = BROKEN;
+    expect("ptx_shuffle", "no: it does not build", NONE_KNOWN, 0);
+}
+END_TEST
+
+START_TEST(test_sub_groups)
+{
+    play.extensions = _i ? "cl_intel_subgroups" : "cl_khr_subgroup_shuffle";
+    expect("sub_group_shuffle", "yes, 8 lanes", NONE_KNOWN, 0);
+    play.shuffle = WRONG;
+    expect("sub_group_shuffle", "no: wrong answer", NONE_KNOWN, 1);
+    play.shuffle = BROKEN;
+    expect("sub_group_shuffle", "no: it does not build", NONE_KNOWN, 0);
+    play.extensions = "cl_khr_fp16";
+    expect("sub_group_shuffle", "", NONE_KNOWN, 0);
+}
+END_TEST
+
+static void expect_failure(kda_status wanted)
+{
+    kda_context *ctx;
+    ck_assert_int_eq(
+        kda_context_create(&ctx, kda_context_params(.backend = KDA_OPENCL, .device = device)),
+        wanted);
+    ck_assert_ptr_null(ctx);
+}
+
+START_TEST(test_no_context)
+{
+    play.extensions = "cl_nv_device_attribute_query";
+    play.matrix = NO_MEMORY;
+    expect_failure(KDA_MEMORY);
+    play.shuffle = NO_MEMORY;
+    expect_failure(KDA_MEMORY);
+    play.extensions = NULL;
+    play.without_compiler = device;
+    expect_failure(KDA_NO_DEVICE);
+}
+END_TEST
+
+static void play_nothing(void)
+{
+    memset(&play, 0, sizeof play);
+}
+
+int main(void)
+{
+    kda_context_params params = {.struct_size = sizeof params};
+    if (spec_resolve("Portable", &params))
+        return EXIT_FAILURE;
+    device = params.device;
+    Suite *suite = suite_create("probes");
+    TCase *tc = tcase_create("probes");
+    tcase_add_checked_fixture(tc, play_nothing, NULL);
+    tcase_set_timeout(tc, 300);
+    tcase_add_test(tc, test_nvidia);
+    tcase_add_loop_test(tc, test_sub_groups, 0, 2);
+    tcase_add_test(tc, test_no_context);
+    suite_add_tcase(suite, tc);
+    SRunner *runner = srunner_create(suite);
+    srunner_set_fork_status(runner, CK_NOFORK);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
