@@ -131,9 +131,20 @@ cl_program kda_cache_load(const kda_context *ctx, const char *key, const char *o
 
 /* ---- Store ------------------------------------------------------------------------------ */
 
+/* Whether there is the memory for the driver to make a binary: PoCL (3.1, pocl_binary.c) takes 256
+ * MiB for a moment, and does not look whether it got them. */
+static bool has_room(void)
+{
+    void *volatile room = malloc((size_t)256 << 20);
+    free(room);
+    return room;
+}
+
 /* The program's binary for the context's device, to be freed; NULL: the driver gives none. */
 static unsigned char *get_binary(const kda_context *ctx, cl_program program, size_t *size)
 {
+    if (!has_room())
+        return NULL;
     cl_uint count = 0, ours = 0;
     clGetProgramInfo(program, CL_PROGRAM_NUM_DEVICES, sizeof count, &count, NULL);
     cl_device_id *ids = calloc(count + 1, sizeof(cl_device_id));

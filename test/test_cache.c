@@ -4,6 +4,7 @@
  *
  *     test_cache                  the tests
  *     test_cache child SPEC DIR   one process that makes a plan; started by a test, several at once
+ *     test_cache little SPEC DIR  the same with little memory
  *
  * SPDX-License-Identifier: MIT */
 #include "files.h"
@@ -18,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -298,6 +300,24 @@ START_TEST(test_bounded)
 }
 END_TEST
 
+/* Leaves the process room to build programs, but for a buffer of 256 MiB. */
+static void take_memory(const char *spec)
+{
+    kda_context_params params = *kda_context_params(.log = spec_log);
+    kda_context *ctx;
+    long pages = 0;
+    if (spec_resolve(spec, &params) || kda_context_create(&ctx, &params))
+        return;
+    make_plan(ctx, 1);
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (file && fscanf(file, "%ld", &pages) == 1)
+        setrlimit(RLIMIT_AS, &(struct rlimit){(rlim_t)(pages * sysconf(_SC_PAGESIZE)) + (200 << 20),
+                                              RLIM_INFINITY});
+    if (file)
+        fclose(file);
+    kda_context_destroy(&ctx);
+}
+
 static int child(const char *spec, const char *dir)
 {
     kda_context_params params = *kda_context_params(.log = spec_log, .cache_dir = dir);
@@ -309,27 +329,49 @@ static int child(const char *spec, const char *dir)
     return status ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
-START_TEST(test_processes)
+/* Starts this program as a child that makes a plan. */
+static pid_t start_child(char *word)
 {
     extern char **environ;
-    enum { PROCESSES = 6 };
-    char spec[32], self[512], word[] = "child", dir[] = "cache";
-    pid_t ids[PROCESSES];
+    char spec[32], self[512], dir[] = "cache";
+    pid_t id;
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     ck_assert_int_gt(n, 0);
     self[n] = '\0';
     snprintf(spec, sizeof spec, "%d:%d", device->platform, device->index);
     char *arguments[] = {self, word, spec, dir, NULL};
+    ck_assert_int_eq(posix_spawn(&id, self, NULL, NULL, arguments, environ), 0);
+    return id;
+}
+
+static void end_child(pid_t id)
+{
+    int status;
+    ck_assert_int_eq(waitpid(id, &status, 0), id);
+    ck_assert_msg(WIFEXITED(status) && !WEXITSTATUS(status), "a process failed: %d", status);
+}
+
+START_TEST(test_processes)
+{
+    enum { PROCESSES = 6 };
+    char word[] = "child";
+    pid_t ids[PROCESSES];
     for (int i = 0; i < PROCESSES; i++)
-        ck_assert_int_eq(posix_spawn(&ids[i], self, NULL, NULL, arguments, environ), 0);
-    for (int i = 0; i < PROCESSES; i++) {
-        int status;
-        ck_assert_int_eq(waitpid(ids[i], &status, 0), ids[i]);
-        ck_assert_msg(WIFEXITED(status) && !WEXITSTATUS(status), "process %d failed", i);
-    }
+        ids[i] = start_child(word);
+    for (int i = 0; i < PROCESSES; i++)
+        end_child(ids[i]);
     ck_assert_int_eq(count("kda-new-", NULL, 0), 0);
     struct said said = use("cache", 1);
     ck_assert_int_eq(said.built + said.warned, 0);
+}
+END_TEST
+
+/* Where there is no memory to keep a program, none is kept, and the plan is made. */
+START_TEST(test_little_memory)
+{
+    char word[] = "little";
+    end_child(start_child(word));
+    ck_assert_int_eq(count("kda-", NULL, 0), 0);
 }
 END_TEST
 
@@ -409,6 +451,7 @@ static int test_device_of(const struct spec_device *d)
     tcase_add_test(tc, test_unwritable);
     tcase_add_test(tc, test_bounded);
     tcase_add_test(tc, test_processes);
+    tcase_add_test(tc, test_little_memory);
     tcase_add_test(tc, test_stored_while_run);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
@@ -421,6 +464,8 @@ static int test_device_of(const struct spec_device *d)
 
 int main(int argc, char **argv)
 {
+    if (argc == 4 && !strcmp(argv[1], "little"))
+        take_memory(argv[2]);
     if (argc == 4)
         return child(argv[2], argv[3]);
     struct spec_device *list;
