@@ -45,11 +45,13 @@ struct kda_call_args {
     /* The workspace of the chunkwise schedule, in floats: see lib/workspace.c. */
     kda_i64 table, factors, factor_stride, carry_in, carry_out;
     kda_i64 states_in, states_out, products; /* clblast engine */
+    kda_i64 progress, call;                  /* mma engine, as the next two: see cl/mma_order.cl */
     kda_i32 first_chunk, chunk_count;        /* of this piece, counted over all sequences */
     kda_i32 chunks_each;                     /* of every sequence, without cu_seqlens */
     kda_i32 piece, step; /* clblast engine: chunks of a full piece, the one at work */
     kda_i32 step_limit;  /* longest sequence that goes token by token */
     kda_i32 padded_v;    /* columns of U and of the carried states */
+    kda_i32 preparers, heads_abreast;
     kda_i32 heads, value_heads, value_dim, checkpoint_every;
     kda_i32 has;
     float scale, gate_bound;

@@ -377,7 +377,8 @@ static inline int is_checkpoint(const struct kda_call_args *a, long done, long l
     return (a->has & KDA_HAS_CHECKPOINTS) && done > 0 && done <= length &&
            done % a->checkpoint_every == 0;
 }
-#define CHECKPOINT(done) (start / a.checkpoint_every + (done) / a.checkpoint_every - 1)
+#define CHECKPOINT(a, start, done)                                                                 \
+    ((start) / (a)->checkpoint_every + (done) / (a)->checkpoint_every - 1)
 
 /* First chunk of sequence n, counted over all sequences, or of the one behind the last: from
  * kda_table's table, or without cu_seqlens by arithmetic. */

@@ -20,7 +20,12 @@
  * The other way:
  *
  *     store_block    all items of a part; one of them, `sender`, sends local memory off
- *     stores_read    that one again: what it sent may be overwritten
+ *     stores_done    that one again: all it sent is stored
+ *
+ * And from one work-group to another:
+ *
+ *     images_ready   one item: what its part has stored by the last barrier is there
+ *     images_wait    all movers, before ring_fill: it is
  */
 #if KDA_PATH == KDA_PATH_PTX
 
@@ -118,9 +123,32 @@ static inline void store_block(__global void *to, __local const void *from, uint
                          : "l"(global_address(to)), "r"(local_address(from)), "r"(bytes)
                          : "memory");
 }
-static inline void stores_read(void)
+static inline void stores_done(void)
 {
-    __asm__ volatile("cp.async.bulk.wait_group.read 0;" : : : "memory");
+    __asm__ volatile("cp.async.bulk.wait_group 0;" : : : "memory");
+}
+/* What the items of a part stored before their last barrier, and what this one sent, is there for
+ * all who see the word. */
+static inline void images_ready(__global ulong *word, ulong call)
+{
+    __asm__ volatile("st.release.gpu.global.u64 [%0], %1;"
+                     :
+                     : "l"(global_address(word)), "l"(call)
+                     : "memory");
+}
+static inline void images_wait(__global const ulong *word, ulong call, int mover)
+{
+    if (mover == 0)
+        __asm__ volatile("{ .reg .pred p; .reg .u64 x;\n"
+                         "again: ld.acquire.gpu.global.u64 x, [%0];\n"
+                         "setp.eq.u64 p, x, %1;\n"
+                         "@p bra done;\n"
+                         "nanosleep.u32 100;\n"
+                         "bra again;\n"
+                         "done: fence.proxy.async.global; }"
+                         :
+                         : "l"(global_address(word)), "l"(call)
+                         : "memory");
 }
 /* As fetch of tile.cl, 16 bytes of anything, or zeros if not `there`. */
 static inline void copy_16(__local void *to, __global const void *from, int there)
@@ -186,7 +214,9 @@ typedef int ring_counter;
 #define ring_reclaim(counters, again, turn) barrier(CLK_LOCAL_MEM_FENCE)
 #define ring_release(counters)
 #define arrivals_expect(counter, bytes)
-#define stores_read()
+#define stores_done()
+#define images_ready(word, call)
+#define images_wait(word, call, mover)
 #define part_barrier(index, items) barrier(CLK_LOCAL_MEM_FENCE)
 #define part_barrier_of(who, index, items) barrier(CLK_LOCAL_MEM_FENCE)
 #define part_arrive(index, items)

@@ -193,14 +193,11 @@ static inline void product_cols(float d[64], const uint a[16], __local const voi
                      : "memory")
 #define TEAM_SCRATCH(teams)
 
-/* Registers of a lane from here on: all warps of a team pass here, or all movers. What two teams
- * need is more than their share of a multiprocessor's, which movers have no use for. */
-#define TEAM_REGISTERS                                                                             \
-    if (KDA_TEAMS == 2)                                                                            \
-        __asm__ volatile(GROUP_TARGET "setmaxnreg.inc.sync.aligned.u32 232;");
-#define MOVER_REGISTERS                                                                            \
-    if (KDA_TEAMS == 2)                                                                            \
-        __asm__ volatile(GROUP_TARGET "setmaxnreg.dec.sync.aligned.u32 40;");
+/* Registers of a lane from here on, of 128 that each of 512 items has at first: all warps of a team
+ * pass here, all movers, or the last four warps. */
+#define TEAM_REGISTERS __asm__ volatile(GROUP_TARGET "setmaxnreg.inc.sync.aligned.u32 216;");
+#define MOVER_REGISTERS __asm__ volatile(GROUP_TARGET "setmaxnreg.dec.sync.aligned.u32 48;");
+#define FETCHER_REGISTERS __asm__ volatile(GROUP_TARGET "setmaxnreg.dec.sync.aligned.u32 32;");
 
 /* A warp's 64 x 16 of a tile of bf16 in local memory, to and from the transposed cells of a result:
  * f[2 n], f[2 n + 1] stand for d[4 n] .. d[4 n + 3]. */

@@ -45,23 +45,26 @@
 struct place {
     long start;
     int rows, head;
+    uint image; /* where its images lie in the workspace, and the word that tells of them */
     int chunks_begin, chunks_end;
     long tokens_begin, tokens_end;
 };
-/* The place of a number, in or behind the sequence of `p`. */
+/* The place of a number in the order of work (mma_order.cl); p: any other place. */
 static __attribute__((always_inline)) inline struct place locate(const struct kda_call_args *a,
                                                                  __global const int *cu_seqlens,
                                                                  __global const float *workspace,
-                                                                 uint index, struct place p)
+                                                                 uint number, struct place p)
 {
-    const int in_piece = (int)(index / (uint)a->value_heads), chunk = a->first_chunk + in_piece;
-    p.head = (int)(index % (uint)a->value_heads);
+    const int all = chunk_start(a, workspace, a->sequences);
+    const uint count = (uint)clamp(all - a->first_chunk, 0, a->chunk_count);
     p.rows = 0;
-    if (in_piece >= a->chunk_count)
+    if (number >= count * (uint)a->value_heads)
         return p;
-    if (chunk >= p.chunks_end) {
-        if (chunk >= chunk_start(a, workspace, a->sequences))
-            return p;
+    const uint2 at = order_of(a, number, count);
+    const int chunk = a->first_chunk + (int)at.s0;
+    p.head = (int)at.s1;
+    p.image = at.s0 * (uint)a->value_heads + at.s1;
+    if (chunk >= p.chunks_end || chunk < p.chunks_begin) {
         const long n = sequence_of(a, workspace, chunk);
         p.chunks_begin = chunk_start(a, workspace, n);
         p.chunks_end = chunk_start(a, workspace, n + 1);
@@ -86,8 +89,12 @@ struct memory {
     float diagonal[64][DIAGONAL_ROW], totals[BLOCKS][128], sums[2][SUM_KINDS][64];
     float2 reach[BLOCKS][128]; /* decays from the chunk's start to a block and from it to the end */
     float4 norms[64];          /* of k; of q, times scale; of k, times beta */
+    uint number; /* of the next chunk and head, in the order of work */
     struct place next;
+    uint image; /* of this turn */
 };
+
+#define NO_IMAGE 0xffffffffu
 
 /* T of a merged block, this warp's 16 x 16 of it at (row, col), below the first 32 columns: into L,
  * and if it is to be merged again. */
@@ -246,16 +253,21 @@ load_extras(const struct kda_call_args *a, __global const beta_t *beta, __global
 #define reach (memory[part].reach)
 #define norms (memory[part].norms)
 
-__kernel WORK_GROUP(PARTS * PART) void
-kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __global const data_t *k0,
-                __global const gate_t *g0, __global const beta_t *beta, __global const float *a_log,
-                __global const float *dt_bias, __global const int *cu_seqlens,
-                __global float *workspace)
+/* Those of an earlier turn are stored. */
+static inline void announce(const struct kda_call_args *a, __global float *workspace, uint image)
 {
-    __local struct memory memory[PARTS] __attribute__((aligned(128)));
+    if (image != NO_IMAGE)
+        images_ready(progress_of(a, workspace) + image, (ulong)a->call);
+}
 
+/* The work of one of `preparers` work-groups of PARTS * PART items. */
+static __attribute__((always_inline)) inline void
+prepare(const struct kda_call_args *a, __global const data_t *q0, __global const data_t *k0,
+        __global const gate_t *g0, __global const beta_t *beta, __global const float *a_log,
+        __global const float *dt_bias, __global const int *cu_seqlens, __global float *workspace,
+        __local struct memory *memory, uint preparer, uint preparers)
+{
     int part = (int)get_local_id(0) / PART;
-    const uint stride = GROUP_COUNT * PARTS;
     int lid = (int)get_local_id(0) % PART;
     /* Cells above the diagonal are never written. */
     for (int i = lid; i < 64 * 64; i += PART)
@@ -263,21 +275,24 @@ kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __globa
     for (int i = lid; i < SPLIT_PLANE; i += PART)
         ((__local uint *)split)[i] = 0;
 
-    uint index = GROUP_ID * PARTS + part;
     struct place here;
     here.chunks_begin = here.chunks_end = 0;
+    here.image = 0;
     here.start = here.tokens_begin = here.tokens_end = 0;
-    here = locate(&a, cu_seqlens, workspace, index, here);
-    if (lid == LOCATOR)
+    here = locate(a, cu_seqlens, workspace, preparer * PARTS + part, here);
+    if (lid == LOCATOR) {
+        memory[part].number = preparer * PARTS + part;
         memory[part].next = here;
+        memory[part].image = NO_IMAGE;
+    }
     struct extras extras =
-        load_extras(&a, beta, a_log, dt_bias, here, ((lid >> 5) & 1) * 64 + (lid & 31) * 2, lid);
-    send_for_rows(&a, k0, q0, g0, here, area, lid);
+        load_extras(a, beta, a_log, dt_bias, here, ((lid >> 5) & 1) * 64 + (lid & 31) * 2, lid);
+    send_for_rows(a, k0, q0, g0, here, area, lid);
     part_barrier(part, PART); /* what was cleared is clear */
 #if KDA_COMPACT               /* one turn, so that no barrier stands in a branch: see step.cl */
     {
 #else
-    for (; here.rows > 0; index += stride) {
+    while (here.rows > 0) {
 #endif
         const int rows = here.rows, head = here.head, exists = !KDA_COMPACT || rows > 0;
         PHASE
@@ -305,25 +320,25 @@ kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __globa
 #if !GATES_ARRIVE
         if (inside > 0) {
             __global const gate_t *const g =
-                g0 + a.g.offset + head * a.g.head_stride + (KDA_GATE_PER_HEAD ? 0 : channel);
+                g0 + a->g.offset + head * a->g.head_stride + (KDA_GATE_PER_HEAD ? 0 : channel);
             UNROLL
             for (int i = 0; i < TOKENS; i++) {
                 const long row = here.start + block * TOKENS + min(i, inside - 1);
-                LOAD_GATES(ax[i], ay[i], g + row * a.g.token_stride);
+                LOAD_GATES(ax[i], ay[i], g + row * a->g.token_stride);
             }
         }
 #endif
         const float write = lid >= rows            ? 0.0f
-                            : a.has & KDA_HAS_BETA ? fast_beta(extras.write)
+                            : a->has & KDA_HAS_BETA ? fast_beta(extras.write)
                                                    : 1.0f;
         {
-            const float scale = a.has & KDA_HAS_A_LOG
+            const float scale = a->has & KDA_HAS_A_LOG
                                     ? min(fast_exp2(extras.log_scale * LOG2E) * LOG2E, FLT_MAX)
                                     : LOG2E;
             UNROLL
             for (int i = 0; i < TOKENS; i++) {
-                ax[i] = fast_decay(ax[i], extras.bias.s0, scale, a.gate_bound);
-                ay[i] = fast_decay(ay[i], extras.bias.s1, scale, a.gate_bound);
+                ax[i] = fast_decay(ax[i], extras.bias.s0, scale, a->gate_bound);
+                ay[i] = fast_decay(ay[i], extras.bias.s1, scale, a->gate_bound);
             }
         }
         /* Rows past the end came as k = q = 0; beta = 0, decay 1. */
@@ -365,15 +380,17 @@ kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __globa
             SUM_UP(SUM_PAIRS + 2, SUM_OF_X)
         }
         if (lid == SENDER)
-            stores_read();
-        part_barrier(part, PART); /* sums are there; rows and the last turn's images are read */
+            stores_done();
+        part_barrier(part, PART); /* sums are there; rows are read, the last turn's images stored */
         PHASE
+        if (lid == SENDER)
+            announce(a, workspace, memory[part].image);
         if (lid < 64) {
 #if KDA_NORM_QK
             const float nk = fast_rsqrt(SUM(SUM_KK, lid) + 1e-6f);
-            const float nq = a.scale * fast_rsqrt(SUM(SUM_QQ, lid) + 1e-6f);
+            const float nq = a->scale * fast_rsqrt(SUM(SUM_QQ, lid) + 1e-6f);
 #else
-            const float nk = 1.0f, nq = a.scale;
+            const float nk = 1.0f, nq = a->scale;
 #endif
             norms[lid] = (float4)(nk, nq, nk * write, 0.0f);
             rest->beta[lid] = write;
@@ -442,15 +459,17 @@ kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __globa
             }
             rest->d[c] = before;
         } else if (lid == LOCATOR) {
+            memory[part].image = memory[part].next.image;
+            memory[part].number += preparers * PARTS;
             memory[part].next =
-                locate(&a, cu_seqlens, workspace, index + stride, memory[part].next);
+                locate(a, cu_seqlens, workspace, memory[part].number, memory[part].next);
         }
         part_barrier(part, PART); /* R, A_qk and decays are complete, operands have been used */
         PHASE
 
         const struct place next_place = memory[part].next;
 #if !KDA_COMPACT
-        send_for_rows(&a, k0, q0, g0, next_place, area, lid);
+        send_for_rows(a, k0, q0, g0, next_place, area, lid);
 #endif
         if (!merges) {
 #if KDA_RULE == KDA_RULE_DELTA
@@ -462,7 +481,7 @@ kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __globa
         }
         /* -Kd, Qd, Ke: decayed from the chunk's start and to its end. */
         __global uchar *const images =
-            (__global uchar *)(workspace + a.factors + (long)index * a.factor_stride);
+            (__global uchar *)(workspace + a->factors + (long)memory[part].image * a->factor_stride);
         if (exists) {
             const float4 both = *(__local const float4 *)&reach[block][channel];
             float2 before = both.s02, behind = both.s13;
@@ -490,7 +509,7 @@ kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __globa
         }
         here = next_place;
 #if !KDA_COMPACT
-        extras = load_extras(&a, beta, a_log, dt_bias, here, channel, lid);
+        extras = load_extras(a, beta, a_log, dt_bias, here, channel, lid);
 #endif
         /* The first half of the part merges; the other goes on with the next turn. */
         part_barrier_of(merges, SOLVED(part), PART); /* T of the diagonal blocks is complete */
@@ -523,5 +542,23 @@ kda_mma_prepare(const struct kda_call_args a, __global const data_t *q0, __globa
             store_block(images + IMAGE_L, rest, sizeof(*rest), lid, SENDER, PART);
     }
     if (lid == SENDER)
-        stores_read();
+        stores_done();
+    part_barrier(part, PART); /* the last images are stored */
+    if (lid == SENDER)
+        announce(a, workspace, memory[part].image);
 }
+
+#undef merges
+#undef lane
+#undef warp
+#undef block
+#undef channel
+#undef area
+#undef operands
+#undef rest
+#undef split
+#undef diagonal
+#undef totals
+#undef sums
+#undef reach
+#undef norms

@@ -36,8 +36,8 @@
 #define KDA_V 128 /* value_dim, a multiple of 64 KDA_TEAMS */
 #endif
 #define STAGES (KDA_TEAMS == 1 ? 3 : 2) /* two teams take twice as long for a chunk */
-#define SCAN_WG (128 * KDA_TEAMS + MOVERS)
-#define WARPS (4 * KDA_TEAMS)
+#define TEAM_WARPS (4 * KDA_TEAMS)
+#define TILES (KDA_V / (64 * KDA_TEAMS)) /* jobs of a sequence and head */
 
 /* O of a chunk as it is stored: pairs of bf16, or the numbers themselves. */
 #if KDA_OUT_DTYPE == KDA_BF16
@@ -50,26 +50,79 @@ typedef uint result_t;
 typedef float result_t;
 #endif
 
-/* Where V and O are in memory: the columns of this work-group, from the piece's first chunk on. */
-struct traffic {
-    __global const data_t *v;
-    __global out_t *out;
-    long v_stride, out_stride;
-    int wide;
+/* A sequence, head and tile of columns, as far as the piece has it. */
+struct job {
+    long sequence, slot, start, length; /* its place, first token and tokens */
+    int begin, end, first, chunks;      /* its chunks; the piece's first of them, and how many */
+    int head, col;
+};
+static __attribute__((always_inline)) inline struct job
+job_of(const struct kda_call_args *a, __global const int *cu_seqlens,
+       __global const int *state_index, __global const int *accepted,
+       __global const float *workspace, uint sequences, uint number)
+{
+    const uint2 at = order_of(a, number / TILES, sequences);
+    struct job j;
+    j.sequence = chunked_sequence(a, workspace, at.s0);
+    j.head = (int)at.s1;
+    j.col = (int)(number % TILES) * (64 * KDA_TEAMS);
+    j.begin = chunk_start(a, workspace, j.sequence);
+    j.end = chunk_start(a, workspace, j.sequence + 1);
+    j.first = max(j.begin, a->first_chunk);
+    j.slot = sequence_slot(a, state_index, accepted, j.sequence);
+    j.start = sequence_start(a, cu_seqlens, j.sequence);
+    j.length = sequence_start(a, cu_seqlens, j.sequence + 1) - j.start;
+    const int last = j.slot < 0 ? 0 : min(j.end, a->first_chunk + a->chunk_count);
+    j.chunks = max(last - j.first, 0);
+    return j;
+}
+
+/* The first token of a job's chunk, counted from the sequence's, and how many tokens it has. */
+#define ROW_OF(j, chunk) (((j).first - (j).begin + (chunk)) * 64l)
+#define ROWS(j, chunk) ((int)min((j).length - ROW_OF(j, chunk), 64l))
+
+/* Where O of a chunk goes: the columns of this work-group, and how many tokens; 0: there is none. */
+struct target {
+    __global out_t *at;
+    int rows;
+};
+/* Targets of O that movers keep: more than the turns that one of them can be ahead, and O late. */
+#define TARGETS 8
+struct scan_memory {
+    uchar ring[STAGES][IMAGE_BYTES];
+    ushort tiles[STAGES][KDA_TEAMS][64 * TILE_ROW];
+    ring_counter counters[2 * STAGES], tile_counters[2 * STAGES];
+    struct target targets[TARGETS];
+    struct job jobs[TEAM_WARPS + MOVERS / 32 + 1]; /* each warp's */
+#if !MOVERS
+    ushort team_scratch[KDA_TEAMS][64][128];
+#endif
 };
 
-/* Sends off the O that a tile has, `done` rows of it, and for V of a chunk, zeros behind its `rows`
- * rows; either may be none. An item's own pieces of 8 elements, 16 rows apart: nothing else needs
- * to be waited for. */
-static __attribute__((always_inline)) inline void exchange(struct traffic m, __local ushort *tile,
-                                                           int chunk, int rows, int done, int mover)
+static __attribute__((always_inline)) inline struct target
+target_of(const struct kda_call_args *a, __global out_t *out, __local const struct job *j, int chunk)
 {
-    const int row0 = mover >> 3, inside = (mover & 7) * 8;
+    struct target t;
+    t.at = out + a->out.offset + j->head * a->out.head_stride +
+           (j->start + ROW_OF(*j, chunk)) * a->out.token_stride + j->col;
+    t.rows = ROWS(*j, chunk);
+    return t;
+}
+
+/* Sends off the O that a tile has, and for the `rows` rows of V that begin at `v`, with zeros behind
+ * them; there may be none of either. An item's own pieces of 8 elements, 16 rows apart: nothing
+ * else needs to be waited for. */
+static __attribute__((always_inline)) inline void
+exchange(const struct kda_call_args *a, __local ushort *tile, __global const data_t *v, int rows,
+         struct target done, int mover)
+{
+    const int row0 = mover >> 3, inside = (mover & 7) * 8, wide = a->has & KDA_HAS_WIDE_ROWS;
     tile += row0 * TILE_ROW + inside;
-    __global const data_t *v = m.v + (chunk * 64l + row0) * m.v_stride + inside;
-    __global out_t *out = m.out + ((chunk - STAGES - 1) * 64l + row0) * m.out_stride + inside;
+    v += row0 * a->v.token_stride + inside;
+    done.at += row0 * a->out.token_stride + inside;
     if (mover < 128)
-        for (int team = 0; team < KDA_TEAMS; team++, tile += 64 * TILE_ROW, v += 64, out += 64) {
+        for (int team = 0; team < KDA_TEAMS;
+             team++, tile += 64 * TILE_ROW, v += 64, done.at += 64) {
             uint4 held[4];
             UNROLL
             for (int p = 0; p < 4; p++)
@@ -78,9 +131,9 @@ static __attribute__((always_inline)) inline void exchange(struct traffic m, __l
                 UNROLL
             for (int p = 0; p < 4; p++) {
                 const int there = row0 + 16 * p < rows;
-                __global const data_t *const from = v + p * 16 * m.v_stride;
+                __global const data_t *const from = v + p * 16 * a->v.token_stride;
                 __local ushort *const to = tile + 16 * p * TILE_ROW;
-                if (m.wide)
+                if (wide)
                     copy_16(to, from, there);
                 else
                     for (int c = 0; c < 8; c++)
@@ -89,10 +142,10 @@ static __attribute__((always_inline)) inline void exchange(struct traffic m, __l
 #if KDA_OUT_DTYPE == KDA_BF16
             UNROLL
             for (int p = 0; p < 4; p++) {
-                __global out_t *const to = out + p * 16 * m.out_stride;
+                __global out_t *const to = done.at + p * 16 * a->out.token_stride;
                 const uint *const words = (const uint *)&held[p];
-                if (row0 + 16 * p < done) {
-                    if (m.wide)
+                if (row0 + 16 * p < done.rows) {
+                    if (wide)
                         *(__global uint4 *)to = held[p];
                     else
                         for (int c = 0; c < 8; c++)
@@ -105,55 +158,89 @@ static __attribute__((always_inline)) inline void exchange(struct traffic m, __l
 
 #if KDA_OUT_DTYPE == KDA_BF16
 /* A chunk's O takes V's place in its stage. */
-#define PUT_RESULT(chunk, rows) tile_store(TILE(stage), result, lane)
+#define PUT_RESULT tile_store(TILE(stage), result, lane)
 #else
 /* Numbers that are not rounded go from where they are. */
-#define PUT_RESULT(chunk, rows)                                                                    \
+#define PUT_RESULT                                                                                 \
     UNROLL                                                                                         \
     for (int i = 0; i < 32; i++) {                                                                 \
         const int row = i / 4 * 8 + 2 * t + (i & 1);                                               \
-        if (row < (rows))                                                                          \
-            store_out(m.out, ((chunk)*64l + row) * m.out_stride + warp * 16 + g + (i & 2) * 4,     \
+        if (row < before.rows)                                                                     \
+            store_out(before.at, row * a->out.token_stride + warp * 16 + g + (i & 2) * 4,          \
                       result[i]);                                                                  \
     }
 #endif
 
+/* The O that is left when all chunks are through; before that, its tile's has been taken. */
+#define LAST_OUTPUT                                                                                \
+    {                                                                                              \
+        ring_wait(memory->tile_counters + 2 * stage, turn);                                        \
+        result_t result[RESULTS];                                                                  \
+        UNROLL                                                                                     \
+        for (int i = 0; i < RESULTS; i++)                                                          \
+            result[i] = RESULT(o, i);                                                              \
+        PUT_OUTPUT                                                                                 \
+    }
+
+#define CHECKPOINT_AT(done)                                                                        \
+    (checkpoints + a->checkpoints.offset + job->head * a->checkpoints.head_stride +                   \
+     CHECKPOINT(a, job->start, done) * a->checkpoints.token_stride)
+
 /* S^T in its registers from and to a state in memory. */
 #define FOR_CELLS(i, r, c)                                                                         \
     UNROLL for (int i = 0; i < 64; i++) for (int r = i / 4 * 8 + 2 * t + (i & 1),                  \
-                                             c = col + g + (i & 2) * 4, once = 1;                  \
+                                             c = job->col + warp * 16 + g + (i & 2) * 4, once = 1;    \
                                              once; once = 0)
 
 /* This warp's columns of a tile. */
-#define TILE(stage) (tiles[stage][warp >> 2] + (warp & 3) * 16)
-/* Of a chunk of this piece: how many tokens it has. */
-#define ROWS(chunk) ((int)min(length - chunk_row0 - (chunk)*64l, 64l))
+#define TILE(stage) (memory->tiles[stage][warp >> 2] + (warp & 3) * 16)
 
-/* The stage of the next chunk, and how often it was filled before, modulo 2. */
+/* The next stage, and how often it was filled before, modulo 2. */
 #define NEXT_STAGE                                                                                 \
     if (++stage == STAGES) {                                                                       \
         stage = 0;                                                                                 \
         turn ^= 1;                                                                                 \
     }
 
-/* The movers' part of a chunk: its V comes when the O that was put in its tile goes, its images
- * when their stage is free, which is later. */
-#define MOVE(chunk, mover)                                                                         \
+/* Turn i of the tiles' ring, for a chunk of the job or for none: its V comes when the O that was put
+ * in its tile goes. All movers write the same target, each reads what it wrote itself; none is so
+ * far ahead of another that it would overwrite one that is still to be read. */
+#define MOVE_TOKENS(i, chunk, mover)                                                               \
     {                                                                                              \
-        ring_reclaim(tile_counters + 2 * stage, (chunk) >= STAGES, turn ^ 1);                      \
-        exchange(m, tiles[stage][0], chunk, (chunk) < chunks ? ROWS(chunk) : 0,                    \
-                 (chunk) > STAGES ? ROWS((chunk)-STAGES - 1) : 0, mover);                          \
-        ring_filled(tile_counters + 2 * stage);                                                    \
-        ring_reclaim(counters + 2 * stage, (chunk) >= STAGES && (chunk) < chunks, turn ^ 1);       \
-        if ((chunk) < chunks)                                                                      \
-            ring_fill(ring[stage], images + (chunk)*block_bytes, IMAGE_BYTES,                      \
-                      counters + 2 * stage, mover);                                                \
+        struct target done = memory->targets[((i)-STAGES - 1) & (TARGETS - 1)];                    \
+        if ((i) <= STAGES)                                                                         \
+            done.rows = 0;                                                                         \
+        struct target next = target_of(a, out, job, chunk);                                        \
+        if ((chunk) >= job->chunks)                                                                \
+            next.rows = 0;                                                                         \
+        memory->targets[(i) & (TARGETS - 1)] = next;                                               \
+        ring_reclaim(memory->tile_counters + 2 * stage, (i) >= STAGES, turn ^ 1);                  \
+        lanes_sync();                                                                              \
+        exchange(a, memory->tiles[stage][0],                                                       \
+                 v + a->v.offset + job->head * a->v.head_stride +                                  \
+                     (job->start + ROW_OF(*job, chunk)) * a->v.token_stride + job->col,            \
+                 next.rows, done, mover);                                                          \
+        ring_filled(memory->tile_counters + 2 * stage);                                            \
+    }
+/* Turn i of the images' ring, for a chunk of the job or for none. */
+#define FETCH_IMAGES(i, chunk, item)                                                               \
+    {                                                                                              \
+        const uint image = (uint)(job->first - a->first_chunk + (chunk)) * (uint)a->value_heads +  \
+                           (uint)job->head;                                                        \
+        const int there = (chunk) < job->chunks;                                                   \
+        if (there)                                                                                 \
+            images_wait(progress_of(a, workspace) + image, (ulong)a->call, item);                  \
+        ring_reclaim(memory->counters + 2 * stage, (i) >= STAGES && there, turn ^ 1);              \
+        if (there)                                                                                 \
+            ring_fill(memory->ring[stage],                                                         \
+                      workspace + a->factors + (long)image * a->factor_stride, IMAGE_BYTES,        \
+                      memory->counters + 2 * stage, item);                                         \
     }
 /* V of a chunk to where its product will be subtracted from it. */
 #define TAKE_VALUES                                                                                \
     {                                                                                              \
         uint pairs[16];                                                                            \
-        ring_wait(tile_counters + 2 * stage, turn);                                                \
+        ring_wait(memory->tile_counters + 2 * stage, turn);                                        \
         lanes_sync();                                                                              \
         tile_load(pairs, TILE(stage), lane);                                                       \
         UNROLL                                                                                     \
@@ -163,215 +250,233 @@ static __attribute__((always_inline)) inline void exchange(struct traffic m, __l
         }                                                                                          \
     }
 /* O of the chunk before this one to where this one's V was. */
-#define PUT_OUTPUT(chunk, rows)                                                                    \
+#define PUT_OUTPUT                                                                                 \
     {                                                                                              \
-        PUT_RESULT((chunk)-1, rows);                                                               \
+        PUT_RESULT;                                                                                \
         lanes_sync();                                                                              \
         if (lane == 0)                                                                             \
-            ring_release(tile_counters + 2 * stage);                                               \
+            ring_release(memory->tile_counters + 2 * stage);                                       \
     }
 
-__kernel WORK_GROUP(SCAN_WG) void
-kda_mma_scan(const struct kda_call_args a, __global const data_t *v, __global const int *cu_seqlens,
-             __global const int *state_index, __global const int *write_index,
-             __global const int *accepted, __global const uchar *fresh,
-             __global const state_t *initial_state, __global state_t *final_state,
-             __global out_t *out, __global state_t *checkpoints, __global float *workspace)
+/* The work of one of `scanners` work-groups, of whose items the first are teams, the next movers,
+ * and the others have nothing to do. */
+static __attribute__((always_inline)) inline void
+scan(const struct kda_call_args *a, __global const data_t *v, __global const int *cu_seqlens,
+     __global const int *state_index, __global const int *write_index, __global const int *accepted,
+     __global const uchar *fresh, __global const state_t *initial_state,
+     __global state_t *final_state, __global out_t *out, __global state_t *checkpoints,
+     __global float *workspace, __local struct scan_memory *memory, uint scanner, uint scanners)
 {
-    __local uchar ring[STAGES][IMAGE_BYTES] __attribute__((aligned(1024)));
-    __local ushort tiles[STAGES][KDA_TEAMS][64 * TILE_ROW] __attribute__((aligned(16)));
-    __local ring_counter counters[2 * STAGES], tile_counters[2 * STAGES];
-    TEAM_SCRATCH(KDA_TEAMS)
-
-    const int lid = (int)get_local_id(0), lane = lid & 31, warp = lid >> 5;
-    const int g = lane >> 2, t = lane & 3;
-    const uint groups = KDA_V / (64 * KDA_TEAMS);
-    const uint group = GROUP_ID, pair = group / groups;
-    const int head = (int)(pair % (uint)a.value_heads);
-    const long n = pair / (uint)a.value_heads;
-    const int first_col = (int)(group % groups) * (64 * KDA_TEAMS), col = first_col + warp * 16;
-
-    /* This sequence's chunks within the piece. */
-    const int begin = lanes_uniform(chunk_start(&a, workspace, n));
-    const int end = lanes_uniform(chunk_start(&a, workspace, n + 1));
-    const int first = max(begin, a.first_chunk);
-    const long slot = sequence_slot(&a, state_index, accepted, n);
-    const int last = /* first: none */
-        slot < 0 ? first : max(first, min(end, a.first_chunk + a.chunk_count));
-    const long start = sequence_start(&a, cu_seqlens, n);
-    const long length = sequence_start(&a, cu_seqlens, n + 1) - start;
-#if !KDA_COMPACT
-    if (first == last)
-        return;
+#if !MOVERS
+    __local ushort(*const team_scratch)[64][128] = memory->team_scratch;
 #endif
-    const long chunk_row0 = (long)(first - begin) * 64;
-    struct traffic m;
-    m.v = v + a.v.offset + head * a.v.head_stride + (start + chunk_row0) * a.v.token_stride +
-          first_col;
-    m.out = out + a.out.offset + head * a.out.head_stride +
-            (start + chunk_row0) * a.out.token_stride + first_col;
-    m.v_stride = a.v.token_stride;
-    m.out_stride = a.out.token_stride;
-    m.wide = a.has & KDA_HAS_WIDE_ROWS;
-    initial_state += a.initial_state.offset + slot * a.initial_state.token_stride +
-                     head * a.initial_state.head_stride;
-    checkpoints += a.checkpoints.offset + head * a.checkpoints.head_stride;
-    const long block_bytes = a.factor_stride * 4 * a.value_heads;
-    __global const uchar *images =
-        (__global const uchar *)(workspace + a.factors) +
-        ((long)(first - a.first_chunk) * a.value_heads + head) * a.factor_stride * 4;
+    const int lid = (int)get_local_id(0), lane = lid & 31, warp = lanes_uniform(lid >> 5);
+    int g = lane >> 2, t = lane & 3;
+    const uint sequences = chunked_sequences(a, workspace);
+    const uint jobs = sequences * (uint)a->value_heads * TILES;
 
     if (lid == 0) {
-        ring_init(counters, STAGES, 1, WARPS);
-        ring_init(tile_counters, STAGES, MOVERS, WARPS);
+        ring_init(memory->counters, STAGES, 1, TEAM_WARPS);
+        ring_init(memory->tile_counters, STAGES, MOVERS, TEAM_WARPS);
     }
     barrier(CLK_LOCAL_MEM_FENCE); /* counters are there */
-    const int chunks = lanes_uniform(last - first);
+    __local struct job *const job = &memory->jobs[warp];
     int stage = 0, turn = 0;
 #if MOVERS
-    if (warp >= WARPS) {
+    if (warp >= TEAM_WARPS + MOVERS / 32) {
+        FETCHER_REGISTERS
+        if (lid != 32 * TEAM_WARPS + MOVERS)
+            return; /* one item, so that no lane lags behind the turns of the ring */
+        for (uint number = scanner, i = 0; number < jobs; number += scanners) {
+            *job = job_of(a, cu_seqlens, state_index, accepted, workspace, sequences, number);
+            for (int chunk = 0; chunk < job->chunks; chunk++, i++) {
+                FETCH_IMAGES(i, chunk, 0)
+                NEXT_STAGE
+            }
+        }
+        return;
+    }
+    if (warp >= TEAM_WARPS) {
         MOVER_REGISTERS
-        for (int chunk = 0; chunk <= chunks + STAGES; chunk++) {
-            MOVE(chunk, lid - 32 * WARPS)
+        int chunk = 0, left = STAGES + 1; /* the last O goes so many turns after its V came */
+        uint number = scanner;
+        job->chunks = 0;
+        for (int i = 0; left > 0; i++) {
+            while (chunk == job->chunks && number < jobs) {
+                *job = job_of(a, cu_seqlens, state_index, accepted, workspace, sequences, number);
+                number += scanners;
+                chunk = 0;
+            }
+            MOVE_TOKENS(i, chunk, lid - 32 * TEAM_WARPS)
+            if (chunk < job->chunks)
+                chunk++;
+            else
+                left--;
             NEXT_STAGE
         }
         return;
     }
     TEAM_REGISTERS
-#else
-    MOVE(0, lid)
 #endif
 
-    float s[64];
-    const long carried = (long)head * KDA_K * KDA_V;
-    if (first > begin) {
-        FOR_CELLS(i, r, c)
-        s[i] = workspace[a.carry_in + carried + (long)r * KDA_V + c];
-    } else if (first < last && !is_fresh(&a, fresh, n)) {
-        FOR_CELLS(i, r, c)
-        s[i] = load_state(initial_state, STATE_AT(r, c, KDA_V));
-    } else {
-        UNROLL
-        for (int i = 0; i < 64; i++)
-            s[i] = 0.0f;
-    }
     float x[32], o[32];
+    struct target before;
+    before.at = out;
+    before.rows = 0;
+    UNROLL
+    for (int i = 0; i < 32; i++)
+        o[i] = 0.0f;
 #if MOVERS
-    if (chunks > 0)
+    for (uint number = scanner; number < jobs; number += scanners) {
+        lanes_sync(); /* the last one has been used */
+        *job = job_of(a, cu_seqlens, state_index, accepted, workspace, sequences, number);
+        const int chunks = lanes_uniform(job->chunks);
+        if (chunks == 0)
+            continue;
+#else
+    { /* one job for each work-group, so that no barrier stands in a branch: see step.cl */
+        const struct job none = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+        *job = none;
+        if (scanner < jobs)
+            *job = job_of(a, cu_seqlens, state_index, accepted, workspace, sequences, scanner);
+        const int chunks = job->chunks;
+        MOVE_TOKENS(0, 0, lid)
+        FETCH_IMAGES(0, 0, lid)
 #endif
+        HIDE(g); /* where cells of states are is made out anew for each, not kept */
+        float s[64];
+        const long carried = (long)job->head * KDA_K * KDA_V;
+        if (job->first > job->begin) {
+            FOR_CELLS(i, r, c)
+            s[i] = workspace[a->carry_in + carried + (long)r * KDA_V + c];
+        } else if (chunks > 0 && !is_fresh(a, fresh, job->sequence)) {
+            __global const state_t *const from =
+                initial_state + a->initial_state.offset + job->slot * a->initial_state.token_stride +
+                job->head * a->initial_state.head_stride;
+            FOR_CELLS(i, r, c)
+            s[i] = load_state(from, STATE_AT(r, c, KDA_V));
+        } else {
+            UNROLL
+            for (int i = 0; i < 64; i++)
+                s[i] = 0.0f;
+        }
         TAKE_VALUES
-    for (int chunk = 0; chunk < chunks; chunk++) {
-        const long chunk_row = chunk_row0 + (long)chunk * 64;
-        __local const uchar *const image = ring[stage];
-        __local const float2 *const decay = (__local const float2 *)(image + IMAGE_D);
-        __local const float2 *const beta = (__local const float2 *)(image + IMAGE_BETA);
-        __local const float2 *const diagonal = (__local const float2 *)(image + IMAGE_DIAGONAL);
-        if (is_checkpoint(&a, chunk_row, length)) {
-            __global state_t *to = checkpoints + CHECKPOINT(chunk_row) * a.checkpoints.token_stride;
+        for (int chunk = 0; chunk < chunks; chunk++) {
+            const long chunk_row = ROW_OF(*job, chunk);
+            __local const uchar *const image = memory->ring[stage];
+            __local const float2 *const decay = (__local const float2 *)(image + IMAGE_D);
+            __local const float2 *const beta = (__local const float2 *)(image + IMAGE_BETA);
+            __local const float2 *const diagonal = (__local const float2 *)(image + IMAGE_DIAGONAL);
+            if (is_checkpoint(a, chunk_row, job->length)) {
+                __global state_t *const to = CHECKPOINT_AT(chunk_row);
+                FOR_CELLS(i, r, c)
+                store_state(to, STATE_AT(r, c, KDA_V), s[i]);
+            }
+
+            uint left[32], pairs[16];
+            UNROLL
+            for (int i = 0; i < 32; i++)
+                left[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
+            result_t result[RESULTS];
+            UNROLL
+            for (int i = 0; i < RESULTS; i++)
+                result[i] = RESULT(o, i);
+            ring_wait(memory->counters + 2 * stage, turn);
+            lanes_sync();
+#if KDA_RULE == KDA_RULE_DELTA
+            product_rows(x, left, image + IMAGE_KD);
+#endif
+
+            /* While they run: the output of the chunk before, and D S. */
+            PUT_OUTPUT
+            before = target_of(a, out, job, chunk);
+            UNROLL
+            for (int i = 0; i < 64; i += 4) {
+                const float2 d = decay[i + t];
+                s[i] *= d.s0;
+                s[i + 1] *= d.s1;
+                s[i + 2] *= d.s0;
+                s[i + 3] *= d.s1;
+            }
+
+            /* E: what needs no product, and the rest. */
+#if KDA_RULE == KDA_RULE_DELTA
+            product_wait32(0, x);
+#endif
+            UNROLL
+            for (int i = 0; i < 32; i += 4) {
+                const float2 b = beta[i + t];
+                pairs[i / 2] = pack_bf16(x[i], x[i + 1]);
+                pairs[i / 2 + 1] = pack_bf16(x[i + 2], x[i + 3]);
+                x[i] *= b.s0;
+                x[i + 1] *= b.s1;
+                x[i + 2] *= b.s0;
+                x[i + 3] *= b.s1;
+            }
+#if KDA_RULE == KDA_RULE_DELTA
+            product_square(x, pairs, image + IMAGE_L);
+#endif
+#if KDA_RULE == KDA_RULE_DELTA
+            product_wait32(0, x);
+#endif
+            UNROLL
+            for (int i = 0; i < 32; i += 4) {
+                const float2 a0 = diagonal[i + t];
+                pairs[i / 2] = pack_bf16(x[i], x[i + 1]);
+                pairs[i / 2 + 1] = pack_bf16(x[i + 2], x[i + 3]);
+                o[i] = x[i] * a0.s0;
+                o[i + 1] = x[i + 1] * a0.s1;
+                o[i + 2] = x[i + 2] * a0.s0;
+                o[i + 3] = x[i + 3] * a0.s1;
+            }
+            product_cols(s, pairs, image + IMAGE_KE);
+            product_rows(o, left, image + IMAGE_QD);
+            product_square(o, pairs, image + IMAGE_A);
+
+            /* While these run: the next V. */
+            __local ring_counter *const used = memory->counters + 2 * stage;
+            NEXT_STAGE
+#if MOVERS
+            if (chunk + 1 < chunks)
+#else
+            MOVE_TOKENS(chunk + 1, chunk + 1, lid)
+            FETCH_IMAGES(chunk + 1, chunk + 1, lid)
+#endif
+                TAKE_VALUES
+            product_wait32(0, o);
+            product_wait64(0, s);
+            if (lane == 0)
+                ring_release(used);
+        }
+
+        const long done = ROW_OF(*job, chunks); /* tokens behind us, if the last chunk was full */
+        if (chunks > 0 && is_checkpoint(a, done, job->length)) {
+            __global state_t *const to = CHECKPOINT_AT(done);
             FOR_CELLS(i, r, c)
             store_state(to, STATE_AT(r, c, KDA_V), s[i]);
         }
-
-        uint left[32], pairs[16];
-        UNROLL
-        for (int i = 0; i < 32; i++)
-            left[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
-        result_t result[RESULTS];
-        UNROLL
-        for (int i = 0; i < RESULTS; i++)
-            result[i] = RESULT(o, i);
-        ring_wait(counters + 2 * stage, turn);
-        lanes_sync();
-#if KDA_RULE == KDA_RULE_DELTA
-        product_rows(x, left, image + IMAGE_KD);
-#endif
-
-        /* While they run: the output of the chunk before, and D S. */
-        PUT_OUTPUT(chunk, chunk > 0 ? 64 : 0)
-        UNROLL
-        for (int i = 0; i < 64; i += 4) {
-            const float2 d = decay[i + t];
-            s[i] *= d.s0;
-            s[i + 1] *= d.s1;
-            s[i + 2] *= d.s0;
-            s[i + 3] *= d.s1;
+        const int last = job->first + chunks;
+        const long final =
+            chunks > 0 && last == job->end ? write_slot(a, write_index, job->sequence, 0) : -1;
+        if (final >= 0) {
+            __global state_t *const to = final_state + a->final_state.offset +
+                                         final * a->final_state.token_stride +
+                                         job->head * a->final_state.head_stride;
+            FOR_CELLS(i, r, c)
+            store_state(to, STATE_AT(r, c, KDA_V), s[i]);
         }
-
-        /* E: what needs no product, and the rest. */
-#if KDA_RULE == KDA_RULE_DELTA
-        product_wait32(0, x);
-#endif
-        UNROLL
-        for (int i = 0; i < 32; i += 4) {
-            const float2 b = beta[i + t];
-            pairs[i / 2] = pack_bf16(x[i], x[i + 1]);
-            pairs[i / 2 + 1] = pack_bf16(x[i + 2], x[i + 3]);
-            x[i] *= b.s0;
-            x[i + 1] *= b.s1;
-            x[i + 2] *= b.s0;
-            x[i + 3] *= b.s1;
-        }
-#if KDA_RULE == KDA_RULE_DELTA
-        product_square(x, pairs, image + IMAGE_L);
-#endif
-#if KDA_RULE == KDA_RULE_DELTA
-        product_wait32(0, x);
-#endif
-        UNROLL
-        for (int i = 0; i < 32; i += 4) {
-            const float2 a0 = diagonal[i + t];
-            pairs[i / 2] = pack_bf16(x[i], x[i + 1]);
-            pairs[i / 2 + 1] = pack_bf16(x[i + 2], x[i + 3]);
-            o[i] = x[i] * a0.s0;
-            o[i + 1] = x[i + 1] * a0.s1;
-            o[i + 2] = x[i + 2] * a0.s0;
-            o[i + 3] = x[i + 3] * a0.s1;
-        }
-        product_cols(s, pairs, image + IMAGE_KE);
-        product_rows(o, left, image + IMAGE_QD);
-        product_square(o, pairs, image + IMAGE_A);
-
-        /* While these run: the next V. */
-        __local ring_counter *const used = counters + 2 * stage;
-        NEXT_STAGE
-#if MOVERS
-        if (chunk + 1 < chunks)
-#else
-        MOVE(chunk + 1, lid)
-#endif
-            TAKE_VALUES
-        product_wait32(0, o);
-        product_wait64(0, s);
-        if (lane == 0)
-            ring_release(used);
-    }
-    result_t result[RESULTS];
-    UNROLL
-    for (int i = 0; i < RESULTS; i++)
-        result[i] = RESULT(o, i);
-    PUT_OUTPUT(chunks, chunks > 0 ? ROWS(chunks - 1) : 0)
+        if (chunks > 0 && last < job->end)
+            FOR_CELLS(i, r, c)
+        workspace[a->carry_out + carried + (long)r * KDA_V + c] = s[i];
 #if !MOVERS
-    for (int chunk = chunks + 1; chunk <= chunks + STAGES; chunk++) {
-        NEXT_STAGE
-        MOVE(chunk, lid)
-    }
+        LAST_OUTPUT
+        for (int i = chunks + 1; i <= chunks + STAGES; i++) {
+            NEXT_STAGE
+            MOVE_TOKENS(i, i, lid)
+        }
 #endif
-
-    const long done = (long)(last - begin) * 64; /* tokens behind us, if the last chunk was full */
-    if (first < last && is_checkpoint(&a, done, length)) {
-        __global state_t *to = checkpoints + CHECKPOINT(done) * a.checkpoints.token_stride;
-        FOR_CELLS(i, r, c)
-        store_state(to, STATE_AT(r, c, KDA_V), s[i]);
     }
-    const long final = first < last && last == end ? write_slot(&a, write_index, n, 0) : -1;
-    if (final >= 0) {
-        __global state_t *to = final_state + a.final_state.offset +
-                               final * a.final_state.token_stride +
-                               head * a.final_state.head_stride;
-        FOR_CELLS(i, r, c)
-        store_state(to, STATE_AT(r, c, KDA_V), s[i]);
-    }
-    if (first < last && last < end)
-        FOR_CELLS(i, r, c)
-    workspace[a.carry_out + carried + (long)r * KDA_V + c] = s[i];
+#if MOVERS
+    LAST_OUTPUT
+#endif
 }

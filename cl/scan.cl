@@ -192,7 +192,7 @@ kda_scan(const struct kda_call_args a, __global const int *cu_seqlens,
         FETCH_SECOND(factors);
 #endif
         if (is_checkpoint(&a, chunk_row, length))
-            STORE_STATE(checkpoints + CHECKPOINT(chunk_row) * a.checkpoints.token_stride);
+            STORE_STATE(checkpoints + CHECKPOINT(&a, start, chunk_row) * a.checkpoints.token_stride);
         vec_t e[KDA_SCAN_ROWS], o[KDA_SCAN_ROWS];
         PRAGMA(unroll)
         for (int i = 0; i < KDA_SCAN_ROWS; i++) {
@@ -280,7 +280,7 @@ kda_scan(const struct kda_call_args a, __global const int *cu_seqlens,
     barrier(CLK_LOCAL_MEM_FENCE);               /* (3) */
     const long done = (long)(last - begin) * C; /* tokens behind us, if the last chunk was full */
     if (first < last && is_checkpoint(&a, done, length))
-        STORE_STATE(checkpoints + CHECKPOINT(done) * a.checkpoints.token_stride);
+        STORE_STATE(checkpoints + CHECKPOINT(&a, start, done) * a.checkpoints.token_stride);
     const long to = first < last && last == end ? write_slot(&a, write_index, n, 0) : -1;
     if (to >= 0)
         STORE_STATE(final_state + a.final_state.offset + to * a.final_state.token_stride +

@@ -19,29 +19,37 @@ static inline int chunks_of(const struct kda_call_args *a, __global const int *c
 }
 
 /* The chunk table of a call with cu_seqlens: first chunk of each sequence, counted over all
- * sequences, then the total. One work-group; each item sums a run of sequences, the runs' sums are
- * scanned, then written. */
+ * sequences, then the total; behind it how many sequences have chunks, then which. One work-group;
+ * each item sums a run of sequences, the runs' sums are scanned, then written. */
 __kernel WORK_GROUP(KDA_TABLE_WG) void
 kda_table(const struct kda_call_args a, __global const int *cu_seqlens,
           __global const int *state_index, __global const int *accepted, __global float *workspace)
 {
-    __local int sums[KDA_TABLE_WG];
-    __global int *table = (__global int *)(workspace + a.table);
+    __local int2 sums[KDA_TABLE_WG]; /* chunks, sequences that have any */
+    __global int *const table = (__global int *)(workspace + a.table);
+    __global int *const list = table + a.sequences + 1;
     const int lid = (int)get_local_id(0);
     const long run = (a.sequences + KDA_TABLE_WG - 1) / KDA_TABLE_WG;
     const long first = lid * run, last = min(first + run, (long)a.sequences);
-    int sum = 0;
-    for (long n = first; n < last; n++)
-        sum += chunks_of(&a, cu_seqlens, state_index, accepted, n);
+    int2 sum = 0;
+    for (long n = first; n < last; n++) {
+        const int chunks = chunks_of(&a, cu_seqlens, state_index, accepted, n);
+        sum += (int2)(chunks, chunks > 0);
+    }
     sums[lid] = sum;
     barrier(CLK_LOCAL_MEM_FENCE); /* all sums are there */
-    int at = 0;
+    int2 at = 0;
     for (int i = 0; i < lid; i++)
         at += sums[i];
     for (long n = first; n < last; n++) {
-        table[n] = at;
-        at += chunks_of(&a, cu_seqlens, state_index, accepted, n);
+        const int chunks = chunks_of(&a, cu_seqlens, state_index, accepted, n);
+        table[n] = at.s0;
+        if (chunks > 0)
+            list[1 + at.s1] = (int)n;
+        at += (int2)(chunks, chunks > 0);
     }
-    if (lid == KDA_TABLE_WG - 1)
-        table[a.sequences] = at;
+    if (lid == KDA_TABLE_WG - 1) {
+        table[a.sequences] = at.s0;
+        list[0] = at.s1;
+    }
 }

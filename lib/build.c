@@ -19,8 +19,9 @@ static const struct {
     [KDA_KERNEL_SCAN] = {"kda_scan", KDA_STAGE_SCAN},
     [KDA_KERNEL_ENTER] = {"kda_enter", KDA_STAGE_GEMM},
     [KDA_KERNEL_EMIT] = {"kda_emit", KDA_STAGE_GEMM},
-    [KDA_KERNEL_MMA_PREPARE] = {"kda_mma_prepare", KDA_STAGE_MMA_PREPARE},
-    [KDA_KERNEL_MMA_SCAN] = {"kda_mma_scan", KDA_STAGE_MMA_SCAN},
+    [KDA_KERNEL_MMA] = {"kda_mma", KDA_STAGE_MMA},
+    [KDA_KERNEL_MMA_PREPARE] = {"kda_mma_prepare", KDA_STAGE_MMA},
+    [KDA_KERNEL_MMA_SCAN] = {"kda_mma_scan", KDA_STAGE_MMA},
 };
 
 const char *kda_kernel_name(enum kda_kernel_id id)
@@ -42,9 +43,11 @@ static bool is_used(const struct kda_config *c, enum kda_kernel_id id)
         return c->engine != KDA_ENGINE_MMA;
     case KDA_KERNEL_SCAN:
         return c->engine == KDA_ENGINE_FUSED;
+    case KDA_KERNEL_MMA:
+        return c->engine == KDA_ENGINE_MMA && c->path == KDA_PATH_PTX;
     case KDA_KERNEL_MMA_PREPARE:
     case KDA_KERNEL_MMA_SCAN:
-        return c->engine == KDA_ENGINE_MMA;
+        return c->engine == KDA_ENGINE_MMA && c->path != KDA_PATH_PTX;
     default:
         return c->engine == KDA_ENGINE_CLBLAST;
     }

@@ -338,6 +338,7 @@ enum kda_kernel_id {
     KDA_KERNEL_SCAN,
     KDA_KERNEL_ENTER,
     KDA_KERNEL_EMIT,
+    KDA_KERNEL_MMA, /* on matrix units, for the two behind it */
     KDA_KERNEL_MMA_PREPARE,
     KDA_KERNEL_MMA_SCAN,
     KDA_KERNELS
@@ -367,15 +368,23 @@ int64_t kda_config_step_groups(const kda_problem *p, const struct kda_config *c,
 int64_t kda_config_scan_groups(const kda_problem *p, const struct kda_config *c, int64_t sequences);
 
 /* Work-groups of kda_mma_prepare for so many chunks times heads. */
-int64_t kda_config_mma_prepare_groups(const kda_context *ctx, const struct kda_config *c,
-                                      int64_t blocks);
+int64_t kda_config_mma_prepare_groups(int64_t blocks);
+
+/* How the work-groups of kda_mma share a piece's work: see cl/mma_order.cl. */
+struct kda_shares {
+    int32_t preparers, scanners, heads_abreast;
+};
+struct kda_shares kda_config_mma_shares(const kda_context *ctx, const kda_problem *p,
+                                        const struct kda_config *c, int64_t sequences,
+                                        int64_t chunks);
 
 /* ---- OpenCL: workspace.c ---------------------------------------------------------------- */
 
 /* Where things lie in the workspace, in floats from its start. */
 struct kda_workspace {
-    int64_t table;    /* int[sequences + 1]: first chunk of each sequence */
+    int64_t table;    /* int[2 (sequences + 1)]: see cl/table.cl */
     int64_t carry[2]; /* states between pieces, [HV][padded_k][padded_v], taken in turn */
+    int64_t progress; /* mma engine: ulong[piece][HV], see cl/mma_order.cl */
     int64_t factors;  /* [piece][HV] blocks of factor_stride */
     int64_t factor_stride;
     /* clblast engine: [piece][HV] states before and after each chunk, and outputs */
@@ -408,8 +417,7 @@ enum kda_stage {
     KDA_STAGE_PREPARE,
     KDA_STAGE_SCAN,
     KDA_STAGE_GEMM,
-    KDA_STAGE_MMA_PREPARE,
-    KDA_STAGE_MMA_SCAN
+    KDA_STAGE_MMA
 };
 
 /* A kernel of a problem and configuration, built or taken from the context's programs. */

@@ -2,6 +2,9 @@
  * arguments.
  *
  * SPDX-License-Identifier: MIT */
+#include <stdatomic.h>
+#include <time.h>
+
 #include "args.h"
 #include "internal.h"
 
@@ -28,6 +31,11 @@ static const signed char buffers[KDA_KERNELS][KDA_TENSORS + 2] = {
     [KDA_KERNEL_EMIT] = {KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX, KDA_TENSOR_WRITE_INDEX,
                          KDA_TENSOR_ACCEPTED, KDA_TENSOR_FINAL_STATE, KDA_TENSOR_OUT,
                          KDA_TENSOR_CHECKPOINTS, WORKSPACE, END},
+    [KDA_KERNEL_MMA] = {KDA_TENSOR_Q, KDA_TENSOR_K, KDA_TENSOR_V, KDA_TENSOR_G, KDA_TENSOR_BETA,
+                        KDA_TENSOR_A_LOG, KDA_TENSOR_DT_BIAS, KDA_TENSOR_CU_SEQLENS,
+                        KDA_TENSOR_STATE_INDEX, KDA_TENSOR_WRITE_INDEX, KDA_TENSOR_ACCEPTED,
+                        KDA_TENSOR_FRESH, KDA_TENSOR_INITIAL_STATE, KDA_TENSOR_FINAL_STATE,
+                        KDA_TENSOR_OUT, KDA_TENSOR_CHECKPOINTS, WORKSPACE, END},
     [KDA_KERNEL_MMA_PREPARE] = {KDA_TENSOR_Q, KDA_TENSOR_K, KDA_TENSOR_G, KDA_TENSOR_BETA,
                                 KDA_TENSOR_A_LOG, KDA_TENSOR_DT_BIAS, KDA_TENSOR_CU_SEQLENS,
                                 WORKSPACE, END},
@@ -160,6 +168,7 @@ static struct kda_call_args call_args(const kda_problem *p, const struct kda_con
         .gate_bound = p->gate_bound,
         .step_limit = step_limit(c, r),
         .padded_v = c->padded_v,
+        .heads_abreast = p->value_heads,
     };
 }
 
@@ -307,6 +316,7 @@ static struct kda_call_args call_args_of(const kda_plan *plan, const struct kda_
     struct kda_call_args args = call_args(&plan->problem, &l->config, run);
     int64_t base = (int64_t)(run->workspace.offset / sizeof(float));
     args.table = base + w->table;
+    args.progress = base + w->progress;
     args.factors = base + w->factors;
     args.factor_stride = w->factor_stride;
     args.states_in = base + w->states_in;
@@ -342,7 +352,7 @@ static kda_status launch_prepare(const kda_plan *plan, struct chain *chain,
     const struct kda_config *c = &((const struct kda_launch *)plan->backend)->config;
     bool mma = c->engine == KDA_ENGINE_MMA;
     enum kda_kernel_id id = mma ? KDA_KERNEL_MMA_PREPARE : KDA_KERNEL_PREPARE;
-    int64_t groups = mma ? kda_config_mma_prepare_groups(plan->ctx, c, blocks) : blocks;
+    int64_t groups = mma ? kda_config_mma_prepare_groups(blocks) : blocks;
     return launch(plan, chain, id, run, args, kda_config_items(c, id), groups, NULL);
 }
 
@@ -353,6 +363,34 @@ static kda_status launch_scan(const kda_plan *plan, struct chain *chain, const s
     enum kda_kernel_id id = c->engine == KDA_ENGINE_MMA ? KDA_KERNEL_MMA_SCAN : KDA_KERNEL_SCAN;
     return launch(plan, chain, id, run, args, kda_config_items(c, id),
                   kda_config_scan_groups(&plan->problem, c, run->sequences), event);
+}
+
+/* A number that no other launch has had, whose like no memory holds by chance: this process's first
+ * one comes from the clock and from where its memory is. */
+static int64_t next_call(void)
+{
+    static _Atomic uint64_t last;
+    uint64_t none = 0;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    uint64_t first = ((uint64_t)now.tv_sec << 30 ^ (uint64_t)now.tv_nsec ^ (uintptr_t)&now) *
+                     0x9e3779b97f4a7c15u;
+    atomic_compare_exchange_strong(&last, &none, first | 1);
+    return (int64_t)atomic_fetch_add(&last, 1);
+}
+
+/* A piece on matrix units: preparation and scan in one. */
+static kda_status launch_mma(const kda_plan *plan, struct chain *chain, const struct kda_run *run,
+                             struct kda_call_args *args, cl_event *event)
+{
+    const struct kda_config *c = &((const struct kda_launch *)plan->backend)->config;
+    const struct kda_shares s =
+        kda_config_mma_shares(plan->ctx, &plan->problem, c, run->sequences, args->chunk_count);
+    args->preparers = s.preparers;
+    args->heads_abreast = s.heads_abreast;
+    args->call = next_call();
+    return launch(plan, chain, KDA_KERNEL_MMA, run, args, kda_config_items(c, KDA_KERNEL_MMA),
+                  s.preparers + s.scanners, event);
 }
 
 /* The chunkwise part of a call, piece by piece. */
@@ -375,8 +413,12 @@ static kda_status launch_chunks(const kda_plan *plan, struct chain *chain,
         args->chunk_count = (kda_i32)count;
         args->carry_in = base + l->workspace.carry[turn];
         args->carry_out = base + l->workspace.carry[turn ^ 1];
-        st = launch_prepare(plan, chain, run, args, count * plan->problem.value_heads);
         cl_event *last = first + count == chunks ? event : NULL;
+        if (l->kernel[KDA_KERNEL_MMA]) {
+            st = launch_mma(plan, chain, run, args, last);
+            continue;
+        }
+        st = launch_prepare(plan, chain, run, args, count * plan->problem.value_heads);
         if (!st && c->engine == KDA_ENGINE_CLBLAST)
             st = launch_products(plan, chain, run, args, last);
         else if (!st)

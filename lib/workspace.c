@@ -36,10 +36,12 @@ static int64_t carry_floats(const kda_problem *p, const struct kda_config *c)
 struct kda_workspace kda_workspace_layout(const kda_problem *p, const struct kda_config *c)
 {
     struct kda_workspace w = {.factor_stride = factor_floats(c)};
-    w.carry[0] = align(p->max_sequences + 1);
+    w.carry[0] = align(2 * (p->max_sequences + 1));
     w.carry[1] = w.carry[0] + carry_floats(p, c);
-    w.factors = w.carry[1] + carry_floats(p, c);
-    int64_t blocks = c->piece * p->value_heads, end = w.factors + blocks * w.factor_stride;
+    int64_t blocks = c->piece * p->value_heads;
+    w.progress = w.carry[1] + carry_floats(p, c);
+    w.factors = w.progress + (c->engine == KDA_ENGINE_MMA ? align(2 * blocks) : 0);
+    int64_t end = w.factors + blocks * w.factor_stride;
     if (c->engine == KDA_ENGINE_CLBLAST) {
         w.states_in = end;
         w.states_out = w.states_in + blocks * c->padded_k * c->padded_v;
