@@ -84,6 +84,11 @@ static inline void bulk_copy(__local void *to, __global const void *from, uint b
         : "r"(local_address(to)), "l"(global_address(from)), "r"(bytes), "r"(local_address(counter))
         : "memory");
 }
+/* Copies of this item may write what a barrier has freed of local memory. */
+static inline void copies_follow(void)
+{
+    __asm__ volatile("fence.proxy.async.shared::cta;" : : : "memory");
+}
 static inline void ring_reclaim(__local ring_counter *counters, int again, int turn)
 {
     if (again)
@@ -189,6 +194,10 @@ static inline void lanes_sync(void)
     __asm__ volatile("bar.warp.sync 0xffffffff;" : : : "memory");
 }
 
+/* What they have stored is there for all who wait for a counter that one of them tells afterwards.
+ */
+#define lanes_stored() lanes_sync()
+
 /* Between what the lanes of a warp read together and what they write there: matrix products read
  * before any lane goes on. All items pass here. */
 #define warp_has_read()
@@ -214,6 +223,8 @@ typedef int ring_counter;
 #define ring_reclaim(counters, again, turn) barrier(CLK_LOCAL_MEM_FENCE)
 #define ring_release(counters)
 #define arrivals_expect(counter, bytes)
+#define copies_follow()
+#define lanes_stored()
 #define stores_done()
 #define images_ready(word, call)
 #define images_wait(word, call, mover)

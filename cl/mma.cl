@@ -38,8 +38,8 @@ kda_mma_prepare(const struct kda_call_args a, __global const data_t *q, __global
                 __global float *workspace)
 {
     __local struct memory memory[PARTS] __attribute__((aligned(128)));
-    prepare(&a, q, k, g, beta, a_log, dt_bias, cu_seqlens, workspace, memory,
-            GROUP_ID, GROUP_COUNT);
+    prepare(&a, q, k, g, beta, a_log, dt_bias, cu_seqlens, workspace, memory, GROUP_ID,
+            GROUP_COUNT);
 }
 
 __kernel WORK_GROUP(128 * KDA_TEAMS) void

@@ -11,8 +11,8 @@
  * numbers, so all of them have begun by then, however few it holds at once and whatever else it is
  * doing.
  *
- * Chunks are prepared in the order in which they are scanned: heads_abreast heads at a time, as many
- * as fit the work-groups that scan, over all sequences, before the next ones.
+ * Chunks are prepared in the order in which they are scanned: heads_abreast heads at a time, as
+ * many as fit the work-groups that scan, over all sequences, before the next ones.
  *
  * Progress is a word for each chunk and head: `call`, a number that no other call has, once its
  * images are there. So nothing need be cleared, whatever the workspace held.
@@ -29,8 +29,7 @@ static inline uint2 order_of(const struct kda_call_args *a, uint x, uint count)
 }
 
 /* How many sequences have chunks, and number x of these. */
-static inline uint chunked_sequences(const struct kda_call_args *a,
-                                     __global const float *workspace)
+static inline uint chunked_sequences(const struct kda_call_args *a, __global const float *workspace)
 {
     if (!(a->has & KDA_HAS_CU_SEQLENS))
         return (uint)a->sequences;

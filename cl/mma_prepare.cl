@@ -24,7 +24,9 @@
  *                              R and T split in two                                         18 KiB
  *                              R of the diagonal blocks, sums, totals, decays, norms        15 KiB
  *
- * Rows come by copies of their own, a turn ahead, while this one's blocks are inverted.
+ * Rows come by copies of their own, a turn ahead, while this one's blocks are inverted; the warp w
+ * of the half that does not invert sends for block w. (Copies of 16 bytes that every item sends for
+ * are 12 instructions each and fill the queue to local memory: a tenth of the time.)
  *
  * SPDX-License-Identifier: MIT */
 
@@ -35,7 +37,6 @@
 /* Barriers besides that of the whole part. */
 #define SOLVED(part) (PARTS + (part))
 #define MERGING(part) (2 * PARTS + (part))
-#define ROWS_HERE(part, block) (3 * PARTS + (part)*BLOCKS + (block))
 #define HAS_GATE_ROWS (!KDA_GATE_PER_HEAD && KDA_GATE != KDA_GATE_NONE)
 /* They come with k and q: there is no room for f32. */
 #define GATES_ARRIVE (HAS_GATE_ROWS && KDA_G_DTYPE != KDA_F32)
@@ -89,7 +90,9 @@ struct memory {
     float diagonal[64][DIAGONAL_ROW], totals[BLOCKS][128], sums[2][SUM_KINDS][64];
     float2 reach[BLOCKS][128]; /* decays from the chunk's start to a block and from it to the end */
     float4 norms[64];          /* of k; of q, times scale; of k, times beta */
-    uint number; /* of the next chunk and head, in the order of work */
+    ring_counter arrivals[2 * BLOCKS]; /* of the rows of a block, every other one */
+    int turn;                          /* modulo 2 */
+    uint number;                       /* of the next chunk and head, in the order of work */
     struct place next;
     uint image; /* of this turn */
 };
@@ -159,45 +162,40 @@ solve_block(__local const float (*r)[DIAGONAL_ROW], __local struct rest *rest,
     }
 }
 
-/* Eight numbers of a row, or zeros, on their own way if the row is aligned for that. */
-static inline void send_for_8(__local uchar *to, __global const ushort *from, int there, int wide)
-{
-    if (wide)
-        copy_16(to, from, there);
-    else
-        for (int i = 0; i < 8; i++)
-            ((__local ushort *)to)[i] = there ? from[i] : 0;
-}
-
-/* Sends for what this warp needs of the rows of a chunk and head: of k, of q, of g; rows past the
- * end become zero. 8 items a row of 128 bytes. */
+/* Sends for the rows of k, q and g of a block's tokens, as far as they are there: all lanes of one
+ * warp. `counter` is told what will arrive. */
 static __attribute__((always_inline)) inline void
 send_for_rows(const struct kda_call_args *a, __global const data_t *k, __global const data_t *q,
-              __global const gate_t *g, struct place p, __local uchar *to, int lid)
+              __global const gate_t *g, struct place p, int token0, __local ushort *to,
+              __local ring_counter *counter, int lane)
 {
     const int kh = key_head(p.head, a->heads, a->value_heads);
-    const int inside = (lid & 15) * 8;
     const int wide = a->has & KDA_HAS_WIDE_ROWS;
-    k += a->k.offset + kh * a->k.head_stride + p.start * a->k.token_stride + inside;
-    q += a->q.offset + kh * a->q.head_stride + p.start * a->q.token_stride + inside;
-    g += a->g.offset + p.head * a->g.head_stride + p.start * a->g.token_stride + inside;
-    const int row0 = (lid >> 6) * TOKENS + (lid >> 4 & 3);
-    k += row0 * a->k.token_stride;
-    q += row0 * a->q.token_stride;
-    g += row0 * a->g.token_stride;
-    to += (row0 * 128 + inside) * 2;
-    UNROLL
-    for (int i = 0; i < TOKENS; i += 4) {
-        const int there = row0 + i < p.rows;
-        send_for_8(to, k, there, wide);
-        send_for_8(to + 16384, q, there, wide);
+    k += a->k.offset + kh * a->k.head_stride + (p.start + token0) * a->k.token_stride;
+    q += a->q.offset + kh * a->q.head_stride + (p.start + token0) * a->q.token_stride;
+    g += a->g.offset + p.head * a->g.head_stride + (p.start + token0) * a->g.token_stride;
+    to += token0 * 128;
+    if (!wide) {
+        for (int i = lane; i < TOKENS * 128 && token0 + i / 128 < p.rows; i += 32) {
+            to[i] = k[i / 128 * a->k.token_stride + i % 128];
+            to[i + 8192] = q[i / 128 * a->q.token_stride + i % 128];
 #if GATES_ARRIVE
-        send_for_8(to + 32768, g, there, wide);
+            to[i + 16384] = g[i / 128 * a->g.token_stride + i % 128];
 #endif
-        k += 4 * a->k.token_stride;
-        q += 4 * a->q.token_stride;
-        g += 4 * a->g.token_stride;
-        to += 4 * 128 * 2;
+        }
+        lanes_stored();
+    }
+    if (lane < TOKENS) {
+        const int sent = wide && token0 + lane < p.rows;
+        to += lane * 128;
+        arrivals_expect(counter, sent ? 256 * (2 + GATES_ARRIVE) : 0);
+        if (sent) {
+            bulk_copy(to, k + lane * a->k.token_stride, 256, counter);
+            bulk_copy(to + 8192, q + lane * a->q.token_stride, 256, counter);
+#if GATES_ARRIVE
+            bulk_copy(to + 16384, g + lane * a->g.token_stride, 256, counter);
+#endif
+        }
     }
 }
 
@@ -284,12 +282,16 @@ prepare(const struct kda_call_args *a, __global const data_t *q0, __global const
         memory[part].number = preparer * PARTS + part;
         memory[part].next = here;
         memory[part].image = NO_IMAGE;
+        memory[part].turn = 0;
+        ring_init(memory[part].arrivals, BLOCKS, TOKENS, 1);
     }
     struct extras extras =
         load_extras(a, beta, a_log, dt_bias, here, ((lid >> 5) & 1) * 64 + (lid & 31) * 2, lid);
-    send_for_rows(a, k0, q0, g0, here, area, lid);
-    part_barrier(part, PART); /* what was cleared is clear */
-#if KDA_COMPACT               /* one turn, so that no barrier stands in a branch: see step.cl */
+    part_barrier(part, PART); /* what was cleared is clear, counters are there */
+    if (merges)
+        send_for_rows(a, k0, q0, g0, here, warp * TOKENS, (__local ushort *)area,
+                      memory[part].arrivals + 2 * warp, lane);
+#if KDA_COMPACT /* one turn, so that no barrier stands in a branch: see step.cl */
     {
 #else
     while (here.rows > 0) {
@@ -301,8 +303,7 @@ prepare(const struct kda_call_args *a, __global const data_t *q0, __global const
         /* Decays, k and q. */
         uint kx[TOKENS], qx[TOKENS];
         float ax[TOKENS], ay[TOKENS];
-        fetch_wait();
-        part_barrier(ROWS_HERE(part, lid >> 6), 64); /* the block's rows are there */
+        ring_wait(memory[part].arrivals + 2 * (lid >> 6), memory[part].turn);
         {
             __local const ushort *const at =
                 (__local const ushort *)area + block * (TOKENS * 128) + channel;
@@ -328,9 +329,9 @@ prepare(const struct kda_call_args *a, __global const data_t *q0, __global const
             }
         }
 #endif
-        const float write = lid >= rows            ? 0.0f
+        const float write = lid >= rows             ? 0.0f
                             : a->has & KDA_HAS_BETA ? fast_beta(extras.write)
-                                                   : 1.0f;
+                                                    : 1.0f;
         {
             const float scale = a->has & KDA_HAS_A_LOG
                                     ? min(fast_exp2(extras.log_scale * LOG2E) * LOG2E, FLT_MAX)
@@ -341,12 +342,14 @@ prepare(const struct kda_call_args *a, __global const data_t *q0, __global const
                 ay[i] = fast_decay(ay[i], extras.bias.s1, scale, a->gate_bound);
             }
         }
-        /* Rows past the end came as k = q = 0; beta = 0, decay 1. */
+        /* Rows past the end did not come: k = q = 0; beta = 0, decay 1. */
         if (inside < TOKENS)
             UNROLL
         for (int i = 0; i < TOKENS; i++)
-            if (i >= inside)
+            if (i >= inside) {
                 ax[i] = ay[i] = 1.0f;
+                kx[i] = qx[i] = 0;
+            }
 
         {
             uint x[16];
@@ -460,6 +463,7 @@ prepare(const struct kda_call_args *a, __global const data_t *q0, __global const
             rest->d[c] = before;
         } else if (lid == LOCATOR) {
             memory[part].image = memory[part].next.image;
+            memory[part].turn ^= 1;
             memory[part].number += preparers * PARTS;
             memory[part].next =
                 locate(a, cu_seqlens, workspace, memory[part].number, memory[part].next);
@@ -469,7 +473,11 @@ prepare(const struct kda_call_args *a, __global const data_t *q0, __global const
 
         const struct place next_place = memory[part].next;
 #if !KDA_COMPACT
-        send_for_rows(a, k0, q0, g0, next_place, area, lid);
+        if (merges) {
+            copies_follow();
+            send_for_rows(a, k0, q0, g0, next_place, warp * TOKENS, (__local ushort *)area,
+                          memory[part].arrivals + 2 * warp, lane);
+        }
 #endif
         if (!merges) {
 #if KDA_RULE == KDA_RULE_DELTA
@@ -481,7 +489,8 @@ prepare(const struct kda_call_args *a, __global const data_t *q0, __global const
         }
         /* -Kd, Qd, Ke: decayed from the chunk's start and to its end. */
         __global uchar *const images =
-            (__global uchar *)(workspace + a->factors + (long)memory[part].image * a->factor_stride);
+            (__global uchar *)(workspace + a->factors +
+                               (long)memory[part].image * a->factor_stride);
         if (exists) {
             const float4 both = *(__local const float4 *)&reach[block][channel];
             float2 before = both.s02, behind = both.s13;

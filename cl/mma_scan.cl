@@ -11,7 +11,8 @@
  * A team of four warps owns 64 columns of V and keeps S^T, a warp 16 rows of it, in the registers
  * that results of products have; all products are of transposes, so a result packed to pairs is
  * the next product's left operand, and nothing crosses lanes (see matrix.cl). A work-group is
- * KDA_TEAMS teams that share the chunk's images.
+ * KDA_TEAMS teams that share the chunk's images, and what feeds them; it takes one job after the
+ * other, each a sequence, head and tile of columns, and the rings turn on from job to job.
  *
  *     registers of a lane     S^T 64, packed S^T 32, X -> E 32, O 32, packed X -> E 16, V 16
  *     local memory, a stage   65 KiB of images, a tile of 9 KiB for each team
@@ -22,10 +23,11 @@
  *     matrix units   | Kd S                       | L X | Ke^T E    Qd S    A_qk E |
  *     lanes          | O of the chunk before, D S |     | the next V               | pack S
  *
- * What comes from memory and goes there is the movers' work (copies.cl). Two rings turn together,
- * STAGES chunks ahead: of images, whose stage a warp releases when a chunk is through, and of
- * tiles, where a warp has taken V long before its chunk ends: it puts the O of the chunk before in
- * V's place and releases that, so that the next V for this place is not late.
+ * What comes from memory and goes there is others' work (copies.cl). Two rings turn, STAGES chunks
+ * ahead: of images, which one item fetches as soon as they have been prepared, and whose stage a
+ * warp releases when a chunk is through; and of tiles, which the movers see to, where a warp has
+ * taken V long before its chunk ends: it puts the O of the chunk before in V's place and releases
+ * that, so that the next V for this place is not late.
  *
  * SPDX-License-Identifier: MIT */
 
@@ -81,7 +83,8 @@ job_of(const struct kda_call_args *a, __global const int *cu_seqlens,
 #define ROW_OF(j, chunk) (((j).first - (j).begin + (chunk)) * 64l)
 #define ROWS(j, chunk) ((int)min((j).length - ROW_OF(j, chunk), 64l))
 
-/* Where O of a chunk goes: the columns of this work-group, and how many tokens; 0: there is none. */
+/* Where O of a chunk goes: the columns of this work-group, and how many tokens; 0: there is none.
+ */
 struct target {
     __global out_t *at;
     int rows;
@@ -99,8 +102,10 @@ struct scan_memory {
 #endif
 };
 
-static __attribute__((always_inline)) inline struct target
-target_of(const struct kda_call_args *a, __global out_t *out, __local const struct job *j, int chunk)
+static __attribute__((always_inline)) inline struct target target_of(const struct kda_call_args *a,
+                                                                     __global out_t *out,
+                                                                     __local const struct job *j,
+                                                                     int chunk)
 {
     struct target t;
     t.at = out + a->out.offset + j->head * a->out.head_stride +
@@ -109,12 +114,13 @@ target_of(const struct kda_call_args *a, __global out_t *out, __local const stru
     return t;
 }
 
-/* Sends off the O that a tile has, and for the `rows` rows of V that begin at `v`, with zeros behind
- * them; there may be none of either. An item's own pieces of 8 elements, 16 rows apart: nothing
- * else needs to be waited for. */
-static __attribute__((always_inline)) inline void
-exchange(const struct kda_call_args *a, __local ushort *tile, __global const data_t *v, int rows,
-         struct target done, int mover)
+/* Sends off the O that a tile has, and for the `rows` rows of V that begin at `v`, with zeros
+ * behind them; there may be none of either. An item's own pieces of 8 elements, 16 rows apart:
+ * nothing else needs to be waited for. */
+static __attribute__((always_inline)) inline void exchange(const struct kda_call_args *a,
+                                                           __local ushort *tile,
+                                                           __global const data_t *v, int rows,
+                                                           struct target done, int mover)
 {
     const int row0 = mover >> 3, inside = (mover & 7) * 8, wide = a->has & KDA_HAS_WIDE_ROWS;
     tile += row0 * TILE_ROW + inside;
@@ -183,13 +189,13 @@ exchange(const struct kda_call_args *a, __local ushort *tile, __global const dat
     }
 
 #define CHECKPOINT_AT(done)                                                                        \
-    (checkpoints + a->checkpoints.offset + job->head * a->checkpoints.head_stride +                   \
+    (checkpoints + a->checkpoints.offset + job->head * a->checkpoints.head_stride +                \
      CHECKPOINT(a, job->start, done) * a->checkpoints.token_stride)
 
 /* S^T in its registers from and to a state in memory. */
 #define FOR_CELLS(i, r, c)                                                                         \
     UNROLL for (int i = 0; i < 64; i++) for (int r = i / 4 * 8 + 2 * t + (i & 1),                  \
-                                             c = job->col + warp * 16 + g + (i & 2) * 4, once = 1;    \
+                                             c = job->col + warp * 16 + g + (i & 2) * 4, once = 1; \
                                              once; once = 0)
 
 /* This warp's columns of a tile. */
@@ -202,9 +208,9 @@ exchange(const struct kda_call_args *a, __local ushort *tile, __global const dat
         turn ^= 1;                                                                                 \
     }
 
-/* Turn i of the tiles' ring, for a chunk of the job or for none: its V comes when the O that was put
- * in its tile goes. All movers write the same target, each reads what it wrote itself; none is so
- * far ahead of another that it would overwrite one that is still to be read. */
+/* Turn i of the tiles' ring, for a chunk of the job or for none: its V comes when the O that was
+ * put in its tile goes. All movers write the same target, each reads what it wrote itself; none is
+ * so far ahead of another that it would overwrite one that is still to be read. */
 #define MOVE_TOKENS(i, chunk, mover)                                                               \
     {                                                                                              \
         struct target done = memory->targets[((i)-STAGES - 1) & (TARGETS - 1)];                    \
@@ -350,9 +356,9 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
             FOR_CELLS(i, r, c)
             s[i] = workspace[a->carry_in + carried + (long)r * KDA_V + c];
         } else if (chunks > 0 && !is_fresh(a, fresh, job->sequence)) {
-            __global const state_t *const from =
-                initial_state + a->initial_state.offset + job->slot * a->initial_state.token_stride +
-                job->head * a->initial_state.head_stride;
+            __global const state_t *const from = initial_state + a->initial_state.offset +
+                                                 job->slot * a->initial_state.token_stride +
+                                                 job->head * a->initial_state.head_stride;
             FOR_CELLS(i, r, c)
             s[i] = load_state(from, STATE_AT(r, c, KDA_V));
         } else {

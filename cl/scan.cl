@@ -192,7 +192,8 @@ kda_scan(const struct kda_call_args a, __global const int *cu_seqlens,
         FETCH_SECOND(factors);
 #endif
         if (is_checkpoint(&a, chunk_row, length))
-            STORE_STATE(checkpoints + CHECKPOINT(&a, start, chunk_row) * a.checkpoints.token_stride);
+            STORE_STATE(checkpoints +
+                        CHECKPOINT(&a, start, chunk_row) * a.checkpoints.token_stride);
         vec_t e[KDA_SCAN_ROWS], o[KDA_SCAN_ROWS];
         PRAGMA(unroll)
         for (int i = 0; i < KDA_SCAN_ROWS; i++) {

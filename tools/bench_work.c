@@ -48,6 +48,11 @@ static const struct kernel {
      * them. */
     {"CLBlast", 0, {{3, 1, 7, 4}, {2, 1, 5, 3}}, {{0, 2, 6, 0, 0}, {0, 2, 4, 0, 0}}},
     {"kda_emit", OUT | STATE_OUT, {{0, 0, 1, 0}, {0, 0, 1, 0}}, {{0, 0, 0, 0, 0}, {0, 0, 0, 0, 0}}},
+    /* The two below in one. */
+    {"kda_mma",
+     QK | V | GATES | OUT | STATE_IN | STATE_OUT,
+     {{3, 2, 0, 0}, {2, 1, 0, 0}},
+     {{2, 2, 6, 1, 1. / 3}, {1, 1, 4, 1, 0}}},
     /* mma_scan.cl: Kd, Qd, Ke, L, A_qk in bf16. Sums A_kk and A_qk; inverts. */
     {"kda_mma_prepare",
      QK | GATES,
