@@ -357,18 +357,18 @@ static inline int is_fresh(const struct kda_call_args *a, __global const uchar *
 #define FACTOR_U (FACTOR_D + PADDED_K) /* C x padded_v; last, since V is an argument */
 
 /* What kda_mma_prepare leaves of one chunk and head instead: images of bf16 as matrix.cl defines
- * them, 64 rows each (of Kd its negative, of A_qk what is below the diagonal), then D, beta and the
+ * them, 64 rows each (of Kd its negative, of A_qk what is below the diagonal), and D, beta and the
  * diagonal of A_qk as floats. In bytes; IMAGE_AT counts elements of an image. */
 #define IMAGE_AT(row, col)                                                                         \
     ((((col) >> 6) * 64 + (row)) * 64 + (((((col) >> 3) & 7) ^ ((row)&7)) << 3) + ((col)&7))
 #define IMAGE_KD 0
-#define IMAGE_QD 16384
-#define IMAGE_KE 32768
-#define IMAGE_L 49152
-#define IMAGE_A 57344
-#define IMAGE_D 65536
-#define IMAGE_BETA 66048
-#define IMAGE_DIAGONAL 66304
+#define IMAGE_D 16384
+#define IMAGE_BETA 16896
+#define IMAGE_DIAGONAL 17152
+#define IMAGE_L 17408
+#define IMAGE_A 25600 /* the scan needs from here on in the second half of a chunk */
+#define IMAGE_QD 33792
+#define IMAGE_KE 50176
 #define IMAGE_BYTES 66560
 
 /* Whether a sequence's state after `done` tokens is a checkpoint, and its number. */

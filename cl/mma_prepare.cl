@@ -77,10 +77,10 @@ static __attribute__((always_inline)) inline struct place locate(const struct kd
     return p;
 }
 
-/* The images from IMAGE_L on. */
+/* The images from IMAGE_D to IMAGE_A. */
 struct rest {
-    ushort l[64 * 64], a[64 * 64];
     float d[128], beta[64], a_diagonal[64];
+    ushort l[64 * 64], a[64 * 64];
 };
 
 struct memory {
@@ -275,6 +275,7 @@ prepare(const struct kda_call_args *a, __global const data_t *q0, __global const
 
     struct place here;
     here.chunks_begin = here.chunks_end = 0;
+    here.head = 0; /* also of a part that finds no work */
     here.image = 0;
     here.start = here.tokens_begin = here.tokens_end = 0;
     here = locate(a, cu_seqlens, workspace, preparer * PARTS + part, here);
@@ -548,7 +549,7 @@ prepare(const struct kda_call_args *a, __global const data_t *q0, __global const
         part_barrier_of(merges, MERGING(part), PART / 2); /* images in local memory are complete */
         PHASE
         if (exists)
-            store_block(images + IMAGE_L, rest, sizeof(*rest), lid, SENDER, PART);
+            store_block(images + IMAGE_D, rest, sizeof(*rest), lid, SENDER, PART);
     }
     if (lid == SENDER)
         stores_done();

@@ -94,7 +94,7 @@ struct target {
 struct scan_memory {
     uchar ring[STAGES][IMAGE_BYTES];
     ushort tiles[STAGES][KDA_TEAMS][64 * TILE_ROW];
-    ring_counter counters[2 * STAGES], tile_counters[2 * STAGES];
+    ring_counter early_counters[2 * STAGES], late_counters[2 * STAGES], tile_counters[2 * STAGES];
     struct target targets[TARGETS];
     struct job jobs[TEAM_WARPS + MOVERS / 32 + 1]; /* each warp's */
 #if !MOVERS
@@ -228,19 +228,24 @@ static __attribute__((always_inline)) inline void exchange(const struct kda_call
                  next.rows, done, mover);                                                          \
         ring_filled(memory->tile_counters + 2 * stage);                                            \
     }
-/* Turn i of the images' ring, for a chunk of the job or for none. */
+/* Turn i of the images' ring, for a chunk of the job or for none. Two rings in step: what the first
+ * half of a chunk reads is free while the second goes on, which is the time that copies need. */
+#define FETCH_PART(part, begin, end, item)                                                         \
+    ring_reclaim(memory->part##_counters + 2 * stage, again, turn ^ 1);                            \
+    if (there)                                                                                     \
+        ring_fill(memory->ring[stage] + (begin), images + (begin), (end) - (begin),                \
+                  memory->part##_counters + 2 * stage, item);
 #define FETCH_IMAGES(i, chunk, item)                                                               \
     {                                                                                              \
         const uint image = (uint)(job->first - a->first_chunk + (chunk)) * (uint)a->value_heads +  \
                            (uint)job->head;                                                        \
-        const int there = (chunk) < job->chunks;                                                   \
+        __global const uchar *const images =                                                       \
+            (__global const uchar *)(workspace + a->factors + (long)image * a->factor_stride);     \
+        const int there = (chunk) < job->chunks, again = (i) >= STAGES && there;                   \
         if (there)                                                                                 \
             images_wait(progress_of(a, workspace) + image, (ulong)a->call, item);                  \
-        ring_reclaim(memory->counters + 2 * stage, (i) >= STAGES && there, turn ^ 1);              \
-        if (there)                                                                                 \
-            ring_fill(memory->ring[stage],                                                         \
-                      workspace + a->factors + (long)image * a->factor_stride, IMAGE_BYTES,        \
-                      memory->counters + 2 * stage, item);                                         \
+        FETCH_PART(early, 0, IMAGE_A, item)                                                        \
+        FETCH_PART(late, IMAGE_A, IMAGE_BYTES, item)                                               \
     }
 /* V of a chunk to where its product will be subtracted from it. */
 #define TAKE_VALUES                                                                                \
@@ -282,7 +287,8 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
     const uint jobs = sequences * (uint)a->value_heads * TILES;
 
     if (lid == 0) {
-        ring_init(memory->counters, STAGES, 1, TEAM_WARPS);
+        ring_init(memory->early_counters, STAGES, 1, TEAM_WARPS);
+        ring_init(memory->late_counters, STAGES, 1, TEAM_WARPS);
         ring_init(memory->tile_counters, STAGES, MOVERS, TEAM_WARPS);
     }
     barrier(CLK_LOCAL_MEM_FENCE); /* counters are there */
@@ -385,12 +391,15 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
                 left[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
             result_t result[RESULTS];
             UNROLL
-            for (int i = 0; i < RESULTS; i++)
+            for (int i = 0; i < RESULTS; i++) {
                 result[i] = RESULT(o, i);
-            ring_wait(memory->counters + 2 * stage, turn);
+                HIDE(result[i]);
+            }
+            ring_wait(memory->early_counters + 2 * stage, turn);
             lanes_sync();
 #if KDA_RULE == KDA_RULE_DELTA
             product_rows(x, left, image + IMAGE_KD);
+            product_wait64(1, s); /* for the compiler's sake, which loses count around a loop */
 #endif
 
             /* While they run: the output of the chunk before, and D S. */
@@ -435,12 +444,17 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
                 o[i + 2] = x[i + 2] * a0.s0;
                 o[i + 3] = x[i + 3] * a0.s1;
             }
+            lanes_sync(); /* the first images are through */
+            if (lane == 0)
+                ring_release(memory->early_counters + 2 * stage);
+            ring_wait(memory->late_counters + 2 * stage, turn);
+            lanes_sync();
             product_cols(s, pairs, image + IMAGE_KE);
             product_rows(o, left, image + IMAGE_QD);
             product_square(o, pairs, image + IMAGE_A);
 
             /* While these run: the next V. */
-            __local ring_counter *const used = memory->counters + 2 * stage;
+            __local ring_counter *const used = memory->late_counters + 2 * stage;
             NEXT_STAGE
 #if MOVERS
             if (chunk + 1 < chunks)

@@ -246,7 +246,7 @@ static const char *mma_obstacle(const kda_context *ctx, const kda_problem *p,
 
 /* What a work-group of kda_mma takes, in ns: to prepare a chunk and head, to scan one of one or two
  * tiles, to begin and end a scan (H200, 2026-11-30). Their relation is what counts. */
-enum { PREPARE_NS = 6900, SCAN_NS = 1450, SCAN_TWO_NS = 1920, SCAN_ENDS_NS = 6000 };
+enum { PREPARE_NS = 6350, SCAN_NS = 1280, SCAN_TWO_NS = 1900, SCAN_ENDS_NS = 3000 };
 
 /* How many of `units` work-groups should scan, so that the longer of both parts is as short as can
  * be, and how long it then is. */
