@@ -104,8 +104,9 @@ static bool shrink_step(const kda_problem *p, struct kda_config *c)
     return true;
 }
 
-/* Of cl/mma_prepare.cl: items of a work-group, and the chunks times heads it works on at once. */
-enum { MMA_ITEMS = 512, MMA_PARTS = 2 };
+/* Of cl/mma_prepare.cl: items of a work-group, and the chunks times heads it works on at once; of
+ * all of the engine's kernels: the local memory they are made for. */
+enum { MMA_ITEMS = 512, MMA_PARTS = 2, MMA_LOCAL_BYTES = 224 * 1024 };
 
 bool kda_config_shrink(const kda_problem *p, struct kda_config *c, enum kda_kernel_id id)
 {
@@ -239,6 +240,8 @@ static const char *mma_obstacle(const kda_context *ctx, const kda_problem *p,
         return "chunks have 64 tokens";
     if (ctx->device->max_work_group < MMA_ITEMS)
         return "the device's work-groups are too small";
+    if (ctx->device->local_bytes < MMA_LOCAL_BYTES)
+        return "the device has less than 224 KiB of local memory";
     if (!ctx->device->is_cpu && (!ctx->device->matrix || c->path != KDA_PATH_PTX))
         return "the device has no matrix units that this library knows";
     return NULL;

@@ -19,6 +19,7 @@ enum outcome { RIGHT, WRONG, BROKEN, NO_MEMORY };
 static struct {
     const char *extensions;
     cl_device_id without_compiler;
+    cl_ulong local_bytes;
     enum outcome shuffle, matrix;
 } play;
 
@@ -45,6 +46,8 @@ cl_int __wrap_clGetDeviceInfo(cl_device_id id, cl_device_info what, size_t size,
     cl_int err = __real_clGetDeviceInfo(id, what, size, value, answer);
     if (what == CL_DEVICE_TYPE && value && play.extensions)
         *(cl_device_type *)value = CL_DEVICE_TYPE_GPU;
+    if (what == CL_DEVICE_LOCAL_MEM_SIZE && value && play.local_bytes)
+        *(cl_ulong *)value = play.local_bytes;
     if (what == CL_DEVICE_COMPILER_AVAILABLE && value && id == play.without_compiler)
         *(cl_bool *)value = CL_FALSE;
     return err;
@@ -176,6 +179,24 @@ START_TEST(test_no_context)
 }
 END_TEST
 
+/* Matrix units, or what stands in for them, need more local memory than many devices have. */
+START_TEST(test_small_local_memory)
+{
+    kda_context *ctx;
+    kda_plan *plan;
+    play.local_bytes = 32768;
+    ck_assert_int_eq(
+        kda_context_create(&ctx, kda_context_params(.backend = KDA_OPENCL, .device = device)),
+        KDA_OK);
+    ck_assert_int_eq(
+        kda_plan_create(&plan, ctx,
+                        kda_problem(.heads = 1, .key_dim = 128, .value_dim = 64, .max_tokens = 64,
+                                    .dtype = KDA_BF16, .engine = KDA_ENGINE_MMA)),
+        KDA_UNSUPPORTED);
+    kda_context_destroy(&ctx);
+}
+END_TEST
+
 static void play_nothing(void)
 {
     memset(&play, 0, sizeof play);
@@ -194,6 +215,7 @@ int main(void)
     tcase_add_test(tc, test_nvidia);
     tcase_add_loop_test(tc, test_sub_groups, 0, 2);
     tcase_add_test(tc, test_no_context);
+    tcase_add_test(tc, test_small_local_memory);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_set_fork_status(runner, CK_NOFORK);
