@@ -168,7 +168,6 @@ static struct kda_call_args call_args(const kda_problem *p, const struct kda_con
         .gate_bound = p->gate_bound,
         .step_limit = step_limit(c, r),
         .padded_v = c->padded_v,
-        .heads_abreast = p->value_heads,
     };
 }
 
@@ -344,14 +343,14 @@ static struct extent extent_of(const struct kda_config *c, const struct kda_run 
     return (struct extent){skips, run->sequences * ((run->max_length + c->chunk - 1) / c->chunk)};
 }
 
-/* Everything about `blocks` chunks times heads that does not need the state. */
+/* Everything about a piece's chunks that does not need the state. */
 static kda_status launch_prepare(const kda_plan *plan, struct chain *chain,
-                                 const struct kda_run *run, const struct kda_call_args *args,
-                                 int64_t blocks)
+                                 const struct kda_run *run, const struct kda_call_args *args)
 {
     const struct kda_config *c = &((const struct kda_launch *)plan->backend)->config;
     bool mma = c->engine == KDA_ENGINE_MMA;
     enum kda_kernel_id id = mma ? KDA_KERNEL_MMA_PREPARE : KDA_KERNEL_PREPARE;
+    int64_t blocks = (int64_t)args->chunk_count * plan->problem.value_heads;
     int64_t groups = mma ? kda_config_mma_prepare_groups(blocks) : blocks;
     return launch(plan, chain, id, run, args, kda_config_items(c, id), groups, NULL);
 }
@@ -379,18 +378,29 @@ static int64_t next_call(void)
     return (int64_t)atomic_fetch_add(&last, 1);
 }
 
-/* A piece on matrix units: preparation and scan in one. */
-static kda_status launch_mma(const kda_plan *plan, struct chain *chain, const struct kda_run *run,
-                             struct kda_call_args *args, cl_event *event)
+/* One piece: what needs no state, then the scan; on matrix units both in one, where there are any.
+ */
+static kda_status launch_piece(const kda_plan *plan, struct chain *chain, const struct kda_run *run,
+                               struct kda_call_args *args, cl_event *event)
 {
-    const struct kda_config *c = &((const struct kda_launch *)plan->backend)->config;
-    const struct kda_shares s =
-        kda_config_mma_shares(plan->ctx, &plan->problem, c, run->sequences, args->chunk_count);
-    args->preparers = s.preparers;
-    args->heads_abreast = s.heads_abreast;
-    args->call = next_call();
-    return launch(plan, chain, KDA_KERNEL_MMA, run, args, kda_config_items(c, KDA_KERNEL_MMA),
-                  s.preparers + s.scanners, event);
+    const struct kda_launch *l = plan->backend;
+    const struct kda_config *c = &l->config;
+    struct kda_shares shares = {0};
+    if (c->engine == KDA_ENGINE_MMA) {
+        shares =
+            kda_config_mma_shares(plan->ctx, &plan->problem, c, run->sequences, args->chunk_count);
+        args->preparers = shares.preparers;
+        args->heads_abreast = shares.heads_abreast;
+        args->call = next_call();
+    }
+    if (l->kernel[KDA_KERNEL_MMA])
+        return launch(plan, chain, KDA_KERNEL_MMA, run, args, kda_config_items(c, KDA_KERNEL_MMA),
+                      shares.preparers + shares.scanners, event);
+    kda_status st = launch_prepare(plan, chain, run, args);
+    if (st)
+        return st;
+    return c->engine == KDA_ENGINE_CLBLAST ? launch_products(plan, chain, run, args, event)
+                                           : launch_scan(plan, chain, run, args, event);
 }
 
 /* The chunkwise part of a call, piece by piece. */
@@ -414,15 +424,7 @@ static kda_status launch_chunks(const kda_plan *plan, struct chain *chain,
         args->carry_in = base + l->workspace.carry[turn];
         args->carry_out = base + l->workspace.carry[turn ^ 1];
         cl_event *last = first + count == chunks ? event : NULL;
-        if (l->kernel[KDA_KERNEL_MMA]) {
-            st = launch_mma(plan, chain, run, args, last);
-            continue;
-        }
-        st = launch_prepare(plan, chain, run, args, count * plan->problem.value_heads);
-        if (!st && c->engine == KDA_ENGINE_CLBLAST)
-            st = launch_products(plan, chain, run, args, last);
-        else if (!st)
-            st = launch_scan(plan, chain, run, args, last);
+        st = launch_piece(plan, chain, run, args, last);
     }
     return st;
 }
