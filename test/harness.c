@@ -73,6 +73,16 @@ void fail_call(const struct call *call, const char *format, ...)
     ck_abort_msg("%s\n    call: %s%s%s", message, call->text, *logged ? "\n    log: " : "", logged);
 }
 
+void text_add(struct text *text, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    text->length +=
+        (size_t)vsnprintf(text->all + text->length, sizeof(text->all) - text->length, format, args);
+    va_end(args);
+    ck_assert_uint_lt(text->length, sizeof(text->all));
+}
+
 static struct call *make_v(const char *format, va_list args)
 {
     char text[CALL_TEXT], why[CALL_WHY] = "";

@@ -72,6 +72,13 @@ bool report_tap(const char *from, const char *to);
 /* Has a thing destroyed when the test ends; returns it. */
 void *keep(void *thing, void (*destroy)(void *thing));
 
+/* A call's text under construction. */
+struct text {
+    char all[CALL_TEXT];
+    size_t length;
+};
+void text_add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
 /* A call from text, printf-like; the test fails if the text is wrong. */
 struct call *make(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

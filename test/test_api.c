@@ -5,6 +5,7 @@
 #include <ctype.h>
 #include <string.h>
 
+#include "runner.h"
 #include "test_api.h"
 
 struct rig *rig;
@@ -82,12 +83,7 @@ static int test_device(struct rig *opened)
     add_views(suite);
     add_threads(suite);
     add_tuned(suite);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return runner_run(srunner_create(suite));
 }
 
 int main(void)

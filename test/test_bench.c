@@ -3,6 +3,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "bench.h"
+#include "runner.h"
 #include "spec.h"
 
 #include <cjson/cJSON.h>
@@ -154,10 +155,5 @@ int main(void)
     tcase_add_test(tcase, test_peers_problems);
     tcase_set_timeout(tcase, 0);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return runner_run(srunner_create(suite)) ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -8,6 +8,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "files.h"
+#include "runner.h"
 #include "spec.h"
 
 #include <dirent.h>
@@ -454,12 +455,7 @@ static int test_device_of(const struct spec_device *d)
     tcase_add_test(tc, test_little_memory);
     tcase_add_test(tc, test_stored_while_run);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return runner_run(srunner_create(suite));
 }
 
 int main(int argc, char **argv)

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "count.h"
+#include "runner.h"
 #include "trial.h"
 
 static struct rig *rig;
@@ -429,12 +430,7 @@ static int test_device(struct rig *opened)
     if (has_out_of_order_queues())
         tcase_add_loop_test(tc, test_out_of_order, 0, BASES);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed;
+    return runner_run(srunner_create(suite));
 }
 
 /* 77 is meson's "skipped": there was no device with queues. */

@@ -11,6 +11,7 @@
 
 #include "fault.h"
 #include "files.h"
+#include "runner.h"
 #include "trial.h"
 
 #include <clblast_c.h>
@@ -413,12 +414,8 @@ static int test_rig(struct rig *opened)
         tcase_add_test(tc, test_build_failure);
     }
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
+    int failed = runner_run(srunner_create(suite));
     printf("%d faults\n", faults);
-    srunner_free(runner);
     return failed;
 }
 

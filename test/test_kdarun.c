@@ -8,6 +8,7 @@
 #include "files.h"
 #include "job.h"
 #include "numbers.h"
+#include "runner.h"
 #include "spec.h"
 
 #include <signal.h>
@@ -306,10 +307,7 @@ int main(int argc, char **argv)
     srunner_add_suite(runner, suite_jobs());
     srunner_add_suite(runner, suite_format());
     srunner_add_suite(runner, suite_input());
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    int failed = runner_run(runner);
     free((void *)(uintptr_t)program);
     free((void *)(uintptr_t)golden_folder);
     return failed ? EXIT_FAILURE : EXIT_SUCCESS;

@@ -5,6 +5,7 @@
 #include <check.h>
 #include <stdlib.h>
 
+#include "runner.h"
 #include "trial.h"
 
 static struct log said = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -61,10 +62,5 @@ int main(void)
     tcase_add_test(tc, test_auto);
     tcase_add_test(tc, test_no_params);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return runner_run(srunner_create(suite)) ? EXIT_FAILURE : EXIT_SUCCESS;
 }

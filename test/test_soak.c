@@ -13,7 +13,6 @@
 #include "oracle.h"
 #include "random.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -151,46 +150,30 @@ static void choose_step(struct server *s)
     }
 }
 
-/* Text of a call: KEY= and a list of one number for each request and column. */
-struct text {
-    char all[CALL_TEXT];
-    size_t length;
-};
-
-static void add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static void add(struct text *text, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    text->length +=
-        (size_t)vsnprintf(text->all + text->length, sizeof(text->all) - text->length, format, args);
-    va_end(args);
-    ck_assert_uint_lt(text->length, sizeof(text->all));
-}
-
+/* KEY= and a list of one number for each request. */
 #define ADD_LIST(text, key, value)                                                                 \
     do {                                                                                           \
-        add(text, " " key);                                                                        \
+        text_add(text, " " key);                                                                   \
         for (int i = 0; i < REQUESTS; i++) {                                                       \
             const struct request *r = &s->request[i];                                              \
-            add(text, i ? ",%d" : "=%d", (int)(value));                                            \
+            text_add(text, i ? ",%d" : "=%d", (int)(value));                                       \
         }                                                                                          \
     } while (0)
 
 static void add_rows(struct text *text, const struct server *s, const char *key, bool write)
 {
-    add(text, " %s", key);
+    text_add(text, " %s", key);
     for (int i = 0; i < REQUESTS; i++)
         for (int c = 0; c < s->columns; c++)
-            add(text, i + c ? ",%d" : "=%d", write ? s->request[i].write[c] : s->request[i].row[c]);
+            text_add(text, i + c ? ",%d" : "=%d",
+                     write ? s->request[i].write[c] : s->request[i].row[c]);
 }
 
 static struct call *make_step(struct server *s)
 {
     struct text t = {.length = 0};
-    add(&t, SHAPE "state=0 slots=%d columns=%d in_place=%d seed=%d", SLOTS, s->columns, s->in_place,
-        choose(s, 1 << 30));
+    text_add(&t, SHAPE "state=0 slots=%d columns=%d in_place=%d seed=%d", SLOTS, s->columns,
+             s->in_place, choose(s, 1 << 30));
     ADD_LIST(&t, "lengths", r->length);
     ADD_LIST(&t, "fresh", r->fresh);
     if (s->accepts)

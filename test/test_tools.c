@@ -8,6 +8,7 @@
  * SPDX-License-Identifier: MIT */
 #define _XOPEN_SOURCE 700 /* realpath */
 #include "files.h"
+#include "runner.h"
 #include "spec.h"
 #include "test_tools.h"
 
@@ -485,10 +486,7 @@ int main(int argc, char **argv)
     srunner_add_suite(runner, suite_help(kdabench, kdainfo));
     srunner_add_suite(runner, suite_kdatest(kdatest, kdatest_wrong));
     srunner_add_suite(runner, suite_tune(kdabench, kdabench_wrong, kdainfo));
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    int failed = runner_run(runner);
     for (int i = 0; i < COUNT(programs); ++i)
         free(*programs[i]);
     return failed ? EXIT_FAILURE : EXIT_SUCCESS;
