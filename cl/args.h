@@ -1,6 +1,6 @@
 /* Scalar arguments of the kernels: one struct, passed by value, read by host and device alike.
- * 64-bit members come first and 32-bit ones are even in number, so that no compiler inserts padding
- * (Mesa leaves it out at the end).
+ * 32-bit members come in pairs, so that no compiler inserts padding (Mesa leaves it out at the
+ * end).
  *
  * SPDX-License-Identifier: MIT */
 #ifndef KDA_ARGS_H
@@ -36,12 +36,20 @@ struct kda_layout {
 #define KDA_HAS_WIDE_STATES (1 << 12) /* every state row is aligned for the vector accesses */
 #define KDA_HAS_WIDE_ROWS (1 << 13)   /* so is every row of q, k, v, g and out, for 16 bytes */
 
+/* Members that cl/step.cl needs of every call come first: each line of 64 bytes that a work-group
+ * touches costs it a wait. */
 struct kda_call_args {
-    struct kda_layout q, k, v, g, beta, out, initial_state, final_state, checkpoints;
+    kda_i64 sequence_tokens; /* of each sequence, where there are no cu_seqlens */
+    kda_i32 has;
+    kda_i32 value_heads, by_heads, by_heads_shift; /* what divides by the first: see heads_in */
+    kda_i32 head_divisor; /* key_head: value heads to a key head, or key heads */
+    kda_i32 step_limit;   /* longest sequence that goes token by token */
+    float scale, gate_bound;
+    kda_i32 value_dim, checkpoint_every;
+    struct kda_layout initial_state, final_state, q, k, v, g, beta, out, checkpoints;
     /* Offsets in elements. */
     kda_i64 a_log, dt_bias, cu_seqlens, state_index, write_index, accepted, fresh;
     kda_i64 tokens, sequences, slots, index_columns;
-    kda_i64 sequence_tokens; /* of each sequence, where there are no cu_seqlens */
     /* The workspace of the chunkwise schedule, in floats: see lib/workspace.c. */
     kda_i64 table, factors, factor_stride, carry_in, carry_out;
     kda_i64 states_in, states_out, products; /* clblast engine */
@@ -49,12 +57,8 @@ struct kda_call_args {
     kda_i32 first_chunk, chunk_count;        /* of this piece, counted over all sequences */
     kda_i32 chunks_each;                     /* of every sequence, without cu_seqlens */
     kda_i32 piece, step; /* clblast engine: chunks of a full piece, the one at work */
-    kda_i32 step_limit;  /* longest sequence that goes token by token */
     kda_i32 padded_v;    /* columns of U and of the carried states */
     kda_i32 preparers, heads_abreast;
-    kda_i32 heads, value_heads, value_dim, checkpoint_every;
-    kda_i32 has;
-    float scale, gate_bound;
 };
 
 #endif

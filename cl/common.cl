@@ -106,15 +106,6 @@
 
 /* ---- Storage ---- */
 
-static inline float bf16_to_float(ushort h)
-{
-    return as_float((uint)h << 16);
-}
-
-static inline float f16_to_float(ushort h)
-{
-    return vload_half(0, (const half *)&h);
-}
 static inline float f32_to_float(float x)
 {
     return x;
@@ -135,10 +126,6 @@ static inline float load_bf16(__global const ushort *p, long i)
 static inline void store_f32(__global float *p, long i, float x)
 {
     p[i] = x;
-}
-static inline void store_f16(__global ushort *p, long i, float x)
-{
-    vstore_half_rte(x, 0, (__global half *)(p + i));
 }
 static inline void store_bf16(__global ushort *p, long i, float x)
 {
@@ -212,40 +199,11 @@ typedef ushort state_t;
 #define store_state store_bf16
 #endif
 
-/* Four neighbouring state elements as they lie in memory, aligned to all four. */
-#if KDA_STATE_DTYPE == KDA_F32
-typedef float4 state4_t;
-#else
-typedef uint2 state4_t;
-#endif
-
-static inline float4 unpack_state4(state4_t x)
-{
-#if KDA_STATE_DTYPE == KDA_F32
-    return x;
-#elif KDA_STATE_DTYPE == KDA_F16
-    return vload_half4(0, (const half *)&x);
-#else
-    return as_float4((uint4)(x.s0 << 16, x.s0 & 0xffff0000u, x.s1 << 16, x.s1 & 0xffff0000u));
-#endif
-}
-
-static inline void store_state4(__global state_t *p, float4 x)
-{
-#if KDA_STATE_DTYPE == KDA_F16
-    vstore_half4_rte(x, 0, (__global half *)p);
-#elif KDA_STATE_DTYPE == KDA_BF16
-    *(__global uint2 *)p = (uint2)(pack_bf16(x.s0, x.s1), pack_bf16(x.s2, x.s3));
-#else
-    *(__global float4 *)p = x;
-#endif
-}
-
 /* Where row r (key channel), column c of a state lies. */
 #if KDA_STATE_LAYOUT == KDA_STATE_KV
 #define STATE_AT(r, c, value_dim) ((long)(r) * (value_dim) + (c))
 #else
-#define STATE_AT(r, c, value_dim) ((long)(c) * KDA_K + (r))
+#define STATE_AT(r, c, value_dim) ((long)(c)*KDA_K + (r))
 #endif
 
 /* ---- Activations ---- */
@@ -279,18 +237,25 @@ static inline float activate_beta(float x)
 /* ---- Sequences and heads ---- */
 
 /* The key head that value head h reads. */
-static inline int key_head(int h, int heads, int value_heads)
+static inline int key_head(const struct kda_call_args *a, int h)
 {
 #if KDA_HEAD_MAP == KDA_HEADS_GROUPED
-    return h / (value_heads / heads);
+    return a->head_divisor == 1 ? h : h / a->head_divisor;
 #else
-    return h % heads;
+    return h % a->head_divisor;
 #endif
 }
 
 static inline long load_index(__global const int *p, long i, int is_i64)
 {
     return is_i64 ? ((__global const long *)p)[i] : (long)p[i];
+}
+
+/* n / value_heads, for n below 2^31, by multiplication (Granlund and Montgomery): a division takes
+ * a GPU as long as a good part of a token. */
+static inline uint heads_in(const struct kda_call_args *a, uint n)
+{
+    return (mul_hi(n, (uint)a->by_heads) + n) >> a->by_heads_shift;
 }
 
 /* First token of sequence n, or of the one behind the last. Clamped, so that no content of
@@ -302,6 +267,25 @@ static inline long sequence_start(const struct kda_call_args *a, __global const 
         return a->sequence_tokens * n;
     int is_i64 = a->has & KDA_HAS_CU_SEQLENS_I64;
     return clamp(load_index(cu_seqlens, a->cu_seqlens + n, is_i64), 0l, a->tokens);
+}
+
+/* Where sequence n begins and ends. */
+static inline void sequence_bounds(const struct kda_call_args *a, __global const int *cu_seqlens,
+                                   long n, long *begin, long *end)
+{
+    const long at = a->cu_seqlens + n;
+    long first = a->sequence_tokens * n, last = first + a->sequence_tokens;
+    if (a->has & KDA_HAS_CU_SEQLENS) {
+        if (a->has & KDA_HAS_CU_SEQLENS_I64) {
+            first = ((__global const long *)cu_seqlens)[at];
+            last = ((__global const long *)cu_seqlens)[at + 1];
+        } else {
+            first = cu_seqlens[at];
+            last = cu_seqlens[at + 1];
+        }
+    }
+    *begin = clamp(first, 0l, a->tokens);
+    *end = clamp(last, *begin, a->tokens);
 }
 
 /* The slot of sequence n's initial state, or -1 to skip it. */

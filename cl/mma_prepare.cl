@@ -169,7 +169,7 @@ send_for_rows(const struct kda_call_args *a, __global const data_t *k, __global 
               __global const gate_t *g, struct place p, int token0, __local ushort *to,
               __local ring_counter *counter, int lane)
 {
-    const int kh = key_head(p.head, a->heads, a->value_heads);
+    const int kh = key_head(a, p.head);
     const int wide = a->has & KDA_HAS_WIDE_ROWS;
     k += a->k.offset + kh * a->k.head_stride + (p.start + token0) * a->k.token_stride;
     q += a->q.offset + kh * a->q.head_stride + (p.start + token0) * a->q.token_stride;

@@ -14,7 +14,7 @@ INLINE struct chunk locate(const struct kda_call_args *a, __global const data_t 
     const long n = sequence_of(a, workspace, chunk);
     const long before = (long)(chunk - chunk_start(a, workspace, n)) * C;
     const long start = exists ? sequence_start(a, cu_seqlens, n) + before : 0;
-    const int kh = key_head(head, a->heads, a->value_heads);
+    const int kh = key_head(a, head);
     struct chunk t;
     t.rows = exists ? (int)min(sequence_start(a, cu_seqlens, n + 1) - start, (long)C) : 0;
     t.q = q + a->q.offset + kh * a->q.head_stride + start * a->q.token_stride;

@@ -32,43 +32,25 @@
  *
  * Latency. Where states keep memory busy, whatever is asked for comes after all that was asked for
  * before: LEAD + 1 tokens are asked for before the state, and stay as they lie in memory until they
- * are used, since what is converted must have arrived.
+ * are used, since what is converted must have arrived. Nothing is waited for until all of that has
+ * been asked for, which compilers must be told: by a barrier, and by assembly in cl/tile.cl.
  *
  * SPDX-License-Identifier: MIT */
 
-#ifndef KDA_ROWS
-#define KDA_ROWS 16 /* key channels of a work-item */
-#endif
-#ifndef KDA_GROUPS
-#define KDA_GROUPS 8 /* row groups, a power of two; ROWS * GROUPS >= K */
-#endif
-#ifndef KDA_COLS
-#define KDA_COLS 16 /* work-items side by side, a power of two */
-#endif
-#ifndef KDA_VEC
-#define KDA_VEC 4 /* columns of a work-item: 1, 2, or a multiple of 4 */
-#endif
-/* Whether state rows are aligned for the vector accesses: a program for each case, since both in
- * one keep the compiler from arranging loads. On a CPU the call says it. */
-#ifdef KDA_WIDE
-#define WIDE(a) KDA_WIDE
-#else
-#define WIDE(a) ((a).has & KDA_HAS_WIDE_STATES)
-#endif
-
-#define KDA_TILE_V (KDA_COLS * KDA_VEC)
-#define KDA_WG (KDA_COLS * KDA_GROUPS)
-#define PAD_K (KDA_ROWS * KDA_GROUPS)
 /* Key channels and columns that a work-item brings in for each token. */
 #define STAGED ((PAD_K + KDA_WG - 1) / KDA_WG)
 #define STAGED_V ((KDA_TILE_V + KDA_WG - 1) / KDA_WG)
+#ifndef KDA_ONE
+#define KDA_ONE 0 /* 1: no sequence has more than one token */
+#endif
 /* Tokens in local memory: those to come, the one at work and the last one, see "Barriers". */
-#if KDA_COMPACT
+#if KDA_ONE || KDA_COMPACT
 #define LEAD 1
 #else
 #define LEAD 3
 #endif
-#define RING (LEAD + 2)
+#define RING (KDA_ONE ? 1 : LEAD + 2)
+#define BUFFERS (KDA_ONE ? 1 : 2)
 /* Row groups whose partial sums the lanes add up before local memory does the rest. */
 #if KDA_LANES / KDA_COLS >= KDA_GROUPS
 #define FOLD KDA_GROUPS
@@ -89,138 +71,20 @@
 /* What a leaf sums: S^T k and S^T q of each column, |k|^2, |q|^2 and k . q. */
 #define SUMS (2 * KDA_VEC + 3)
 
-#if PAD_K < KDA_K
-#error "KDA_ROWS * KDA_GROUPS must cover KDA_K"
-#endif
-
-/* Of a tile's rows, those inside. */
-#if PAD_K == KDA_K
-#define ROWS_INSIDE(row) KDA_ROWS
-#else
-#define ROWS_INSIDE(row) (KDA_K - (row))
-#endif
-
-/* A work-item's part of a state: OUTER lines of INNER neighbours in memory, and in registers. */
-#if KDA_STATE_LAYOUT == KDA_STATE_KV
-#define OUTER KDA_ROWS
-#define INNER KDA_VEC
-#define OUTER_INSIDE ROWS_INSIDE(row)
-#define INNER_INSIDE (value_dim - col)
-#define CELL(s, o, i) s[o][i]
-#define CELL_AT(o, i) STATE_AT(o, i, value_dim)
-#define WIDE_POSSIBLE (KDA_VEC % 4 == 0)
-#else
-#define OUTER KDA_VEC
-#define INNER KDA_ROWS
-#define OUTER_INSIDE (value_dim - col)
-#define INNER_INSIDE ROWS_INSIDE(row)
-#define CELL(s, o, i) s[i][o]
-#define CELL_AT(o, i) STATE_AT(i, o, value_dim)
-#define WIDE_POSSIBLE (KDA_ROWS % 4 == 0 && KDA_K % 4 == 0)
-#endif
 /* Whether the state is asked for before the first tokens are worked on: where that is known to take
  * registers only. */
-#if !KDA_COMPACT && defined KDA_WIDE && KDA_WIDE && WIDE_POSSIBLE
+#if !KDA_COMPACT && defined KDA_WIDE && KDA_WIDE && PACK > 1
 #define EARLY 1
 #else
 #define EARLY 0
 #endif
-#define FOURS (OUTER * INNER / 4)
-#define FOUR(o, i) (((o)*INNER + (i)) / 4)
 
-/* The first element lies at `in` or `out`: addresses that differ by multiples of the row's size
- * alone take few registers. Rows and columns past the end read as zero and are not written. wide:
- * four neighbours at a time. */
-#if WIDE_POSSIBLE
-static inline void fetch_tile(state4_t fours[FOURS], __global const state_t *in, int row, int col,
-                              int value_dim)
-{
-UNROLL
-    for (int o = 0; o < OUTER; o++)
-UNROLL
-        for (int i = 0; i < INNER; i += 4) {
-            fours[FOUR(o, i)] = (state4_t)(0);
-            if (o < OUTER_INSIDE && i < INNER_INSIDE)
-                fours[FOUR(o, i)] = *(__global const state4_t *)(in + CELL_AT(o, i));
-        }
-}
-
-static inline void unpack_tile(float s[KDA_ROWS][KDA_VEC], const state4_t fours[FOURS])
-{
-UNROLL
-    for (int o = 0; o < OUTER; o++)
-UNROLL
-        for (int i = 0; i < INNER; i += 4) {
-            const float4 x = unpack_state4(fours[FOUR(o, i)]);
-            CELL(s, o, i) = x.s0;
-            CELL(s, o, i + 1) = x.s1;
-            CELL(s, o, i + 2) = x.s2;
-            CELL(s, o, i + 3) = x.s3;
-        }
-}
+/* NVIDIA's compiler heeds a bound on registers only where no size of work-groups is required. */
+#if KDA_PATH == KDA_PATH_PTX
+#define SIZED
+#else
+#define SIZED WORK_GROUP(KDA_WG)
 #endif
-
-static inline void load_tile(float s[KDA_ROWS][KDA_VEC], __global const state_t *in, int wide,
-                             int row, int col, int value_dim)
-{
-#if WIDE_POSSIBLE
-    if (wide) {
-        state4_t fours[FOURS];
-        fetch_tile(fours, in, row, col, value_dim);
-        unpack_tile(s, fours);
-        return;
-    }
-#endif
-UNROLL
-    for (int i = 0; i < KDA_ROWS; i++)
-UNROLL
-        for (int j = 0; j < KDA_VEC; j++)
-            s[i][j] = i < ROWS_INSIDE(row) && col + j < value_dim
-                          ? load_state(in, STATE_AT(i, j, value_dim))
-                          : 0.0f;
-}
-
-static inline void clear_tile(float s[KDA_ROWS][KDA_VEC])
-{
-UNROLL
-    for (int i = 0; i < KDA_ROWS; i++)
-UNROLL
-        for (int j = 0; j < KDA_VEC; j++)
-            s[i][j] = 0.0f;
-}
-
-static inline void store_tile(__global state_t *out, float s[KDA_ROWS][KDA_VEC], int wide, int row,
-                              int col, int value_dim)
-{
-#if WIDE_POSSIBLE
-    if (wide) {
-        FOR_INSIDE(o, OUTER, OUTER_INSIDE)
-            FOR_INSIDE(i, INNER / 4, INNER_INSIDE / 4)
-                store_state4(out + CELL_AT(o, 4 * i),
-                             (float4)(CELL(s, o, 4 * i), CELL(s, o, 4 * i + 1),
-                                      CELL(s, o, 4 * i + 2), CELL(s, o, 4 * i + 3)));
-        return;
-    }
-#endif
-    FOR_INSIDE(i, KDA_ROWS, ROWS_INSIDE(row))
-        FOR_INSIDE(j, KDA_VEC, value_dim - col)
-            store_state(out, STATE_AT(i, j, value_dim), s[i][j]);
-}
-
-/* An empty sequence's state goes through bit for bit, whatever it holds; zero: it is none. Not
- * worth unrolling. */
-static inline void copy_tile(__global state_t *out, __global const state_t *in, int zero, int row,
-                             int col, int value_dim)
-{
-    const int rows = min(KDA_ROWS, ROWS_INSIDE(row)), cols = min(KDA_VEC, value_dim - col);
-ROLLED
-    for (int i = 0; i < rows; i++)
-ROLLED
-        for (int j = 0; j < cols; j++) {
-            const long at = STATE_AT(i, j, value_dim);
-            out[at] = zero ? 0 : in[at];
-        }
-}
 
 /* Sums x over the row groups that share a sub-group; every lane gets the sum. */
 static inline float fold(float x)
@@ -248,7 +112,7 @@ UNROLL
     return x[0];
 }
 
-__kernel WORK_GROUP(KDA_WG) void
+__kernel SIZED void
 kda_step(const struct kda_call_args a, __global const data_t *q, __global const data_t *k,
          __global const data_t *v, __global const gate_t *g, __global const beta_t *beta,
          __global const float *a_log, __global const float *dt_bias,
@@ -261,19 +125,21 @@ kda_step(const struct kda_call_args a, __global const data_t *q, __global const 
     __local float row_q[RING][PAD_K], row_k[RING][PAD_K], row_d[RING][PAD_K];
     __local float values[RING][KDA_TILE_V], strengths[RING];
     /* Partial sums over row groups: S^T k and S^T q per column; |k|^2, |q|^2, k . q. */
-    __local float part_k[2][PARTS][KDA_TILE_V], part_q[2][PARTS][KDA_TILE_V], part_s[2][3][PARTS];
+    __local float part_k[BUFFERS][PARTS][KDA_TILE_V], part_q[BUFFERS][PARTS][KDA_TILE_V];
+    __local float part_s[BUFFERS][3][PARTS];
 
     const int lid = (int)get_local_id(0), cx = lid % KDA_COLS, group = lid / KDA_COLS;
     const int value_dim = VALUE_DIM(a), wide = WIDE(a);
     const uint tiles = (uint)(value_dim + KDA_TILE_V - 1) / KDA_TILE_V;
     const uint item = GROUP_ID, pair = item / tiles;
-    const int head = (int)(pair % (uint)a.value_heads);
-    const long n = pair / (uint)a.value_heads;
+    const uint sequence = heads_in(&a, pair);
+    const int head = (int)(pair - sequence * (uint)a.value_heads);
+    const long n = sequence;
     const int row = group * KDA_ROWS, left = (int)(item % tiles) * KDA_TILE_V,
               col = left + cx * KDA_VEC;
 
-    const long begin = sequence_start(&a, cu_seqlens, n);
-    const long end = max(sequence_start(&a, cu_seqlens, n + 1), begin);
+    long begin, end;
+    sequence_bounds(&a, cu_seqlens, n, &begin, &end);
     const long slot = sequence_slot(&a, state_index, accepted, n);
 
     const long tile = STATE_AT(row, col, value_dim); /* this work-item's part of a state */
@@ -301,19 +167,24 @@ kda_step(const struct kda_call_args a, __global const data_t *q, __global const 
     if (idle)
         return;
 #endif
+#if KDA_ONE
+    const int length = 1, first_stored = 0;
+#else
     const int length = idle ? 0 : (int)(end - begin);
     const int first_stored = max(0, length - (int)a.index_columns);
+#endif
 
-    const int kh = key_head(head, a.heads, a.value_heads);
+    const int kh = key_head(&a, head);
     q += a.q.offset + begin * a.q.token_stride + kh * a.q.head_stride;
     k += a.k.offset + begin * a.k.token_stride + kh * a.k.head_stride;
     v += a.v.offset + begin * a.v.token_stride + head * a.v.head_stride + left;
     g += a.g.offset + begin * a.g.token_stride + head * a.g.head_stride;
     beta += a.beta.offset + begin * a.beta.token_stride + head * a.beta.head_stride;
 
-    /* Of tokens asked for, as it lies in memory: this work-item's share. The last column stands in
-     * for those that are not there. */
-    const int last = value_dim - 1 - left;
+    /* Of tokens asked for, as it lies in memory: this work-item's share, of v and beta counted from
+     * the other end, where items may have no channels. The last column stands in for those that are
+     * not there. */
+    const int last = value_dim - 1 - left, back = KDA_WG - 1 - lid;
     data_t next_q[LEAD + 1][STAGED], next_k[LEAD + 1][STAGED], next_v[LEAD + 1][STAGED_V];
     gate_t next_g[LEAD + 1][STAGED];
     beta_t next_beta[LEAD + 1];
@@ -330,14 +201,23 @@ kda_step(const struct kda_call_args a, __global const data_t *q, __global const 
                     next_g[p][i] = g[(t)*a.g.token_stride + (KDA_GATE_PER_HEAD ? 0 : r)];          \
             }                                                                                      \
         }                                                                                          \
-        UNROLL for (int i = 0; i < STAGED_V; i++) next_v[p][i] =                                   \
-            v[(t)*a.v.token_stride + min(lid + i * KDA_WG, last)];                                 \
         if (a.has & KDA_HAS_BETA)                                                                  \
             next_beta[p] = beta[(t)*a.beta.token_stride];                                          \
+        UNROLL for (int i = 0; i < STAGED_V; i++) next_v[p][i] =                                   \
+            v[(t)*a.v.token_stride + min(back + i * KDA_WG, last)];                                \
     } while (0)
 
 #define PUT(at, p)                                                                                 \
     do {                                                                                           \
+        if (back == 0)                                                                             \
+            strengths[at] =                                                                        \
+                activate_beta(a.has & KDA_HAS_BETA ? beta_to_float(next_beta[p]) : 1.0f);          \
+        UNROLL for (int i = 0; i < STAGED_V; i++)                                                  \
+        {                                                                                          \
+            const int c = back + i * KDA_WG;                                                       \
+            if (c < KDA_TILE_V)                                                                    \
+                values[at][c] = data_to_float(next_v[p][i]);                                       \
+        }                                                                                          \
         UNROLL for (int i = 0; i < STAGED; i++)                                                    \
         {                                                                                          \
             const int r = lid + i * KDA_WG, inside = r < KDA_K;                                    \
@@ -350,15 +230,6 @@ kda_step(const struct kda_call_args a, __global const data_t *q, __global const 
                                    : 1.0f;                                                         \
             }                                                                                      \
         }                                                                                          \
-        UNROLL for (int i = 0; i < STAGED_V; i++)                                                  \
-        {                                                                                          \
-            const int c = lid + i * KDA_WG;                                                        \
-            if (c < KDA_TILE_V)                                                                    \
-                values[at][c] = data_to_float(next_v[p][i]);                                       \
-        }                                                                                          \
-        if (lid == 0)                                                                              \
-            strengths[at] =                                                                        \
-                activate_beta(a.has & KDA_HAS_BETA ? beta_to_float(next_beta[p]) : 1.0f);          \
     } while (0)
 
     /* The first tokens are asked for before the state, so that their gates are worked out while
@@ -379,16 +250,17 @@ UNROLL
                                         : dt_bias[a.dt_bias + (long)head * KDA_K + r];
     }
 #if EARLY
-    state4_t fours[FOURS];
+    pack_t packs[PACKS];
     if (restart | idle) {
 UNROLL
-        for (int i = 0; i < FOURS; i++)
-            fours[i] = (state4_t)(0);
+        for (int i = 0; i < PACKS; i++)
+            packs[i] = (pack_t)(0);
     } else {
-        fetch_tile(fours, initial_state, row, col, value_dim);
+        fetch_tile(packs, initial_state, row, col, value_dim);
     }
+    barrier(CLK_LOCAL_MEM_FENCE); /* no compiler asks later than here */
 #endif
-    gate_scale = min(exp(gate_scale), FLT_MAX);
+    gate_scale = min(exp(not_before(gate_scale)), FLT_MAX);
 UNROLL
     for (int p = 0; p < LEAD; p++)
         if (p < length)
@@ -397,7 +269,7 @@ UNROLL
 
     float s[KDA_ROWS][KDA_VEC];
 #if EARLY
-    unpack_tile(s, fours);
+    unpack_tile(s, packs);
 #else
     if (restart | idle)
         clear_tile(s);
@@ -492,7 +364,6 @@ UNROLL
                        value_dim);
         }
         if (to >= 0)
-            store_tile(final_state + to * a.final_state.token_stride, s, wide, row, col,
-                       value_dim);
+            store_tile(final_state + to * a.final_state.token_stride, s, wide, row, col, value_dim);
     }
 }

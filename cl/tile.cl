@@ -93,3 +93,89 @@ static inline uint pack_bf16(float low, float high)
     return float_to_bf16(low) | (uint)float_to_bf16(high) << 16;
 }
 #endif
+
+/* x, for what may not be worked out earlier than here. */
+static inline float not_before(float x)
+{
+#if KDA_PATH == KDA_PATH_PTX
+    __asm__ volatile("" : "+f"(x) : : "memory");
+#endif
+    return x;
+}
+
+/* Back to floats. In assembly for NVIDIA's compiler, which moves a conversion to where the number
+ * is asked for, if that is under a condition, and so has it waited for there. */
+#if KDA_PATH == KDA_PATH_PTX
+static inline float bf16_to_float(ushort h)
+{
+    float x;
+    __asm__("mov.b32 %0, {%1, %2};" : "=f"(x) : "h"((ushort)0), "h"(h));
+    return x;
+}
+#else
+static inline float bf16_to_float(ushort h)
+{
+    return as_float((uint)h << 16);
+}
+#endif
+
+/* The same for f16, and back: to nearest even. */
+#if KDA_PATH == KDA_PATH_PTX
+static inline float f16_to_float(ushort h)
+{
+    float x;
+    __asm__("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
+    return x;
+}
+static inline float2 f16x2_to_float2(uint x)
+{
+    return (float2)(f16_to_float((ushort)x), f16_to_float((ushort)(x >> 16)));
+}
+static inline float4 f16x4_to_float4(uint2 x)
+{
+    return (float4)(f16x2_to_float2(x.s0), f16x2_to_float2(x.s1));
+}
+static inline uint pack_f16(float low, float high)
+{
+    uint pair;
+    __asm__("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+static inline void store_f16(__global ushort *p, long i, float x)
+{
+    p[i] = (ushort)pack_f16(x, 0.0f);
+}
+static inline void store_f16x2(__global ushort *p, float2 x)
+{
+    *(__global uint *)p = pack_f16(x.s0, x.s1);
+}
+static inline void store_f16x4(__global ushort *p, float4 x)
+{
+    *(__global uint2 *)p = (uint2)(pack_f16(x.s0, x.s1), pack_f16(x.s2, x.s3));
+}
+#else
+static inline float f16_to_float(ushort h)
+{
+    return vload_half(0, (const half *)&h);
+}
+static inline float2 f16x2_to_float2(uint x)
+{
+    return vload_half2(0, (const half *)&x);
+}
+static inline float4 f16x4_to_float4(uint2 x)
+{
+    return vload_half4(0, (const half *)&x);
+}
+static inline void store_f16(__global ushort *p, long i, float x)
+{
+    vstore_half_rte(x, 0, (__global half *)(p + i));
+}
+static inline void store_f16x2(__global ushort *p, float2 x)
+{
+    vstore_half2_rte(x, 0, (__global half *)p);
+}
+static inline void store_f16x4(__global ushort *p, float4 x)
+{
+    vstore_half4_rte(x, 0, (__global half *)p);
+}
+#endif

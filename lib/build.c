@@ -14,6 +14,7 @@ static const struct {
 } kernels[KDA_KERNELS] = {
     [KDA_KERNEL_STEP] = {"kda_step", KDA_STAGE_STEP},
     [KDA_KERNEL_STEP_NARROW] = {"kda_step", KDA_STAGE_STEP_NARROW},
+    [KDA_KERNEL_STEP_ONE] = {"kda_step", KDA_STAGE_STEP_ONE},
     [KDA_KERNEL_TABLE] = {"kda_table", KDA_STAGE_TABLE},
     [KDA_KERNEL_PREPARE] = {"kda_prepare", KDA_STAGE_PREPARE},
     [KDA_KERNEL_SCAN] = {"kda_scan", KDA_STAGE_SCAN},
@@ -32,7 +33,7 @@ const char *kda_kernel_name(enum kda_kernel_id id)
 /* Whether a plan with this configuration launches a kernel. */
 static bool is_used(const struct kda_config *c, enum kda_kernel_id id)
 {
-    if (id == KDA_KERNEL_STEP_NARROW)
+    if (id == KDA_KERNEL_STEP_NARROW || id == KDA_KERNEL_STEP_ONE)
         return !c->compact;
     if (id == KDA_KERNEL_STEP || !c->chunk)
         return id == KDA_KERNEL_STEP;

@@ -23,11 +23,14 @@ static int32_t power_of_two_up(int32_t n)
 }
 
 /* Rows of an item, so that sums over K, a tree over leaves of rows (cl/step.cl), are the same for
- * every layout and number of groups: a power of two where there are groups. */
-static int32_t rows_of(const kda_problem *p, int32_t groups)
+ * every layout and number of groups: a power of two where there are groups, and not less than a
+ * leaf where rows differ by more than K. */
+static int32_t rows_of(const kda_problem *p, const struct kda_config *c)
 {
-    int32_t rows = ceil_div(p->key_dim, groups);
-    if (groups > 1)
+    const int32_t rows = ceil_div(p->key_dim, c->groups);
+    if (c->path == KDA_PATH_PTX)
+        return rows > 8 ? power_of_two_up(rows) : 8;
+    if (c->groups > 1)
         return power_of_two_up(rows);
     return p->state_layout == KDA_STATE_VK && p->key_dim % 4 == 0 ? ceil_div(rows, 4) * 4 : rows;
 }
@@ -45,42 +48,41 @@ static void choose_cpu(const kda_problem *p, struct kda_config *c)
         c->cols = 16;
 }
 
-/* A GPU: 4 columns by 16 rows of state in registers and 64 columns a work-group, which reads 256
- * contiguous bytes of each state row. 32 rows, so half the reductions, where the register file is
- * known to hold them. With few sequences and heads, narrower tiles give more work-groups, and with
- * no more of these than compute units half the rows half the time of a token. Where rows are
- * contiguous, all of them lie side by side: 8 rows of 8 columns, 16 such groups. Where
- * sub-groups exchange lanes, which is Intel, a lane has 128 registers at best, and ocloc (22.43)
- * moves the whole state to memory rather than to spill some: 2 columns.
+/* A GPU: 16 rows by 4 columns of state in registers and 64 columns a work-group, which reads 256
+ * contiguous bytes of each state row. With few sequences and heads 2 columns by as many items: more
+ * work-groups, and half the time of a token. Where rows are contiguous, all of them lie side by
+ * side: 8 rows of 8 columns, 16 such groups. Where sub-groups exchange lanes, which is Intel, a
+ * lane has 128 registers at best, and ocloc (22.43) moves the whole state to memory rather than to
+ * spill some: 2 columns.
  *
- * An H200 (driver 580.159, 2026-11-30; bf16, f32 state, K = V = 128), us, where an empty kernel
- * takes 5.2; "contiguous": the states' rows:
- *     rows x columns, groups x items    64 of 32 heads    1 of 32    1 of 96    1024 tokens
- *     32 x 4, 4 x 16                    71
- *     16 x 4, 8 x 16                    71 to 73
- *     16 x 4, 8 x 8                                       7.9        9.1        912
- *      8 x 4, 16 x 8                                      7.8        9.5        814
- *      4 x 4, 32 x 8                                      8.1        11.7
- *     8 x 8, 16 x 4, contiguous         73
- *     8 x 4, 16 x 8, contiguous         105 */
+ * An H200 (driver 580.159, 2026-11-30; bf16, f32 state, K = V = 128, 32 heads), us, each column
+ * measured at once; "contiguous": the states' rows, "128": bound to that many registers:
+ *     rows x columns, groups x items    64     256    64 of 4 tokens    1      8       1024 tokens
+ *     16 x 4, 8 x 16                    72     266    99                8.5    12.8
+ *     16 x 4, 8 x 16, 128                             90
+ *     32 x 4, 4 x 16                    72     265    96
+ *     16 x 8, 8 x 8                     74     268    98
+ *      8 x 4, 16 x 8                                                    8.2    13.5    800
+ *      8 x 2, 16 x 16                                                   8.1    14.0    813
+ *     16 x 2, 8 x 16                                                    8.1    13.3    777
+ *     8 x 8, 16 x 4, contiguous         73     269    113
+ *     8 x 8, 16 x 8, contiguous         100    359
+ *     16 x 8, 8 x 4, contiguous         91     323 */
 static void choose_gpu(const struct kda_device *d, const kda_problem *p, struct kda_config *c)
 {
     const bool rows_contiguous =
         p->state_layout == KDA_STATE_VK && c->path == KDA_PATH_PTX && p->value_dim >= 8;
-    const int32_t vec = rows_contiguous ? 8 : d->path == KDA_PATH_SUB_GROUPS ? 2 : 4;
-    c->vec = p->value_dim >= vec ? vec : 1;
-    c->cols = power_of_two_up(ceil_div(p->value_dim, c->vec));
-    const int32_t most = rows_contiguous ? 4 : 16;
+    c->vec = rows_contiguous ? 8 : 4;
+    c->cols = rows_contiguous ? 4 : 16;
+    const bool few = kda_config_step_groups(p, c, p->max_sequences) < 2 * (int64_t)d->compute_units;
+    if (!rows_contiguous && (few || d->path == KDA_PATH_SUB_GROUPS))
+        c->vec = 2;
+    if (p->value_dim < c->vec)
+        c->vec = 1;
+    const int32_t most = power_of_two_up(ceil_div(p->value_dim, c->vec));
     if (c->cols > most)
         c->cols = most;
-    const int64_t units = (int64_t)d->compute_units;
-    bool few = kda_config_step_groups(p, c, p->max_sequences) < 2 * units;
-    if (few && c->cols > 8)
-        c->cols = 8;
-    int32_t rows = rows_contiguous ? 8 : 16;
-    if (c->path == KDA_PATH_PTX && !rows_contiguous)
-        rows = !few ? 32 : kda_config_step_groups(p, c, p->max_sequences) <= units ? 8 : 16;
-    c->groups = power_of_two_up(ceil_div(p->key_dim, rows));
+    c->groups = power_of_two_up(ceil_div(p->key_dim, rows_contiguous ? 8 : 16));
 }
 
 /* Bytes of local memory that cl/step.cl declares. */
@@ -100,7 +102,7 @@ static bool shrink_step(const kda_problem *p, struct kda_config *c)
         c->groups /= 2;
     else
         return false;
-    c->rows = rows_of(p, c->groups);
+    c->rows = rows_of(p, c);
     return true;
 }
 
@@ -112,7 +114,7 @@ bool kda_config_shrink(const kda_problem *p, struct kda_config *c, enum kda_kern
 {
     if (id == KDA_KERNEL_STEP)
         return shrink_step(p, c);
-    if (id == KDA_KERNEL_STEP_NARROW || id == KDA_KERNEL_MMA || id == KDA_KERNEL_MMA_PREPARE ||
+    if (kda_is_step(id) || id == KDA_KERNEL_MMA || id == KDA_KERNEL_MMA_PREPARE ||
         id == KDA_KERNEL_MMA_SCAN)
         return false;
     int32_t *size = id == KDA_KERNEL_TABLE                            ? &c->table_wg
@@ -131,6 +133,7 @@ size_t kda_config_items(const struct kda_config *c, enum kda_kernel_id id)
     switch (id) {
     case KDA_KERNEL_STEP:
     case KDA_KERNEL_STEP_NARROW:
+    case KDA_KERNEL_STEP_ONE:
         return (size_t)(c->cols * c->groups);
     case KDA_KERNEL_TABLE:
         return (size_t)c->table_wg;
@@ -166,7 +169,7 @@ static kda_status choose_step(const kda_context *ctx, const kda_problem *p, stru
         choose_cpu(p, c);
     else
         choose_gpu(d, p, c);
-    c->rows = rows_of(p, c->groups);
+    c->rows = rows_of(p, c);
     while (kda_config_items(c, KDA_KERNEL_STEP) > d->max_work_group ||
            local_bytes(c) > d->local_bytes)
         if (!shrink_step(p, c))
@@ -364,12 +367,9 @@ static bool choose_scan(const struct kda_device *d, const kda_problem *p,
  * and 30 with a bounded gate and K = V = 128, bf16 unless said:
  *
  *     device                       tokens x heads    recurrent    in chunks
- *     H200, driver 580.159         32 x 32, f32      33 us        39 us
- *                                  40 x 32, f32      40           39
- *                                  64 x 32, f32      61           40
- *                                  32 x 32           41           38
- *                                  48 x 32           59           42
- *                                  40 x 96           63           78
+ *     H200, driver 580.159         32 x 32           27 us        38 us
+ *                                  48 x 32           38           42
+ *                                  48 x 96           56           (40 x 96) 78
  *     PoCL 3.1, EPYC, two cores    16 x 32           2.0 ms       2.9 ms
  *                                  24 x 32           2.8          3.1
  *                                  32 x 32           3.8          3.1
@@ -377,7 +377,7 @@ static bool choose_scan(const struct kda_device *d, const kda_problem *p,
  *                                  64 x 4            40           19 */
 static int32_t step_limit(const struct kda_device *d, const struct kda_tuned *row)
 {
-    return row && row->recurrent_up_to >= 0 ? row->recurrent_up_to : d->is_cpu ? 27 : 40;
+    return row && row->recurrent_up_to >= 0 ? row->recurrent_up_to : d->is_cpu ? 27 : 48;
 }
 
 static kda_status choose_chunkwise(const kda_context *ctx, const kda_problem *p,

@@ -333,6 +333,7 @@ struct kda_config {
 enum kda_kernel_id {
     KDA_KERNEL_STEP,
     KDA_KERNEL_STEP_NARROW, /* where state rows are not aligned; not on a CPU */
+    KDA_KERNEL_STEP_ONE,    /* where no sequence has more than a token; not on a CPU */
     KDA_KERNEL_TABLE,
     KDA_KERNEL_PREPARE,
     KDA_KERNEL_SCAN,
@@ -359,6 +360,12 @@ bool kda_config_shrink(const kda_problem *p, struct kda_config *c, enum kda_kern
  * of kda_step, two loops over rows a token and some short ones (331 a token at 128 rows were seen),
  * of kda_scan, those over channels and tokens of each chunk. */
 int64_t kda_config_loop_turns(const struct kda_config *c, int64_t step_limit, int64_t tokens);
+
+/* Whether a kernel is one of those made of cl/step.cl. */
+static inline bool kda_is_step(enum kda_kernel_id id)
+{
+    return id <= KDA_KERNEL_STEP_ONE;
+}
 
 /* Work-items of a kernel's work-group. */
 size_t kda_config_items(const struct kda_config *c, enum kda_kernel_id id);
@@ -413,6 +420,7 @@ void kda_programs_destroy(struct kda_programs *programs);
 enum kda_stage {
     KDA_STAGE_STEP,
     KDA_STAGE_STEP_NARROW,
+    KDA_STAGE_STEP_ONE,
     KDA_STAGE_TABLE,
     KDA_STAGE_PREPARE,
     KDA_STAGE_SCAN,

@@ -10,13 +10,19 @@
 
 /* The buffers of each kernel after its scalars, in the order of its parameters; WORKSPACE stands
  * for the workspace, END closes the list. */
+#define STEP_BUFFERS                                                                               \
+    {                                                                                              \
+        KDA_TENSOR_Q, KDA_TENSOR_K, KDA_TENSOR_V, KDA_TENSOR_G, KDA_TENSOR_BETA, KDA_TENSOR_A_LOG, \
+            KDA_TENSOR_DT_BIAS, KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX,                     \
+            KDA_TENSOR_WRITE_INDEX, KDA_TENSOR_ACCEPTED, KDA_TENSOR_FRESH,                         \
+            KDA_TENSOR_INITIAL_STATE, KDA_TENSOR_FINAL_STATE, KDA_TENSOR_OUT,                      \
+            KDA_TENSOR_CHECKPOINTS, END                                                            \
+    }
 enum { WORKSPACE = KDA_TENSORS, END };
 static const signed char buffers[KDA_KERNELS][KDA_TENSORS + 2] = {
-    [KDA_KERNEL_STEP] = {KDA_TENSOR_Q, KDA_TENSOR_K, KDA_TENSOR_V, KDA_TENSOR_G, KDA_TENSOR_BETA,
-                         KDA_TENSOR_A_LOG, KDA_TENSOR_DT_BIAS, KDA_TENSOR_CU_SEQLENS,
-                         KDA_TENSOR_STATE_INDEX, KDA_TENSOR_WRITE_INDEX, KDA_TENSOR_ACCEPTED,
-                         KDA_TENSOR_FRESH, KDA_TENSOR_INITIAL_STATE, KDA_TENSOR_FINAL_STATE,
-                         KDA_TENSOR_OUT, KDA_TENSOR_CHECKPOINTS, END},
+    [KDA_KERNEL_STEP] = STEP_BUFFERS,
+    [KDA_KERNEL_STEP_NARROW] = STEP_BUFFERS,
+    [KDA_KERNEL_STEP_ONE] = STEP_BUFFERS,
     [KDA_KERNEL_TABLE] = {KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX, KDA_TENSOR_ACCEPTED,
                           WORKSPACE, END},
     [KDA_KERNEL_PREPARE] = {KDA_TENSOR_Q, KDA_TENSOR_K, KDA_TENSOR_V, KDA_TENSOR_G, KDA_TENSOR_BETA,
@@ -133,11 +139,21 @@ static int32_t step_limit(const struct kda_config *c, const struct kda_run *r)
     return r->max_length <= c->step_limit || r->columns > 1 ? INT32_MAX : c->step_limit;
 }
 
+/* What cl/common.cl's heads_in multiplies and shifts by. */
+static void divide_by(int32_t divisor, kda_i32 *factor, kda_i32 *shift)
+{
+    *shift = 0;
+    while (INT64_C(1) << *shift < divisor)
+        ++*shift;
+    const uint64_t excess = (UINT64_C(1) << *shift) - (uint64_t)divisor;
+    *factor = (kda_i32)(uint32_t)((excess << 32) / (uint64_t)divisor + 1);
+}
+
 static struct kda_call_args call_args(const kda_problem *p, const struct kda_config *c,
                                       const struct kda_run *r)
 {
     const struct kda_tensor *t = r->tensor;
-    return (struct kda_call_args){
+    struct kda_call_args args = {
         .q = layout(t + KDA_TENSOR_Q),
         .k = layout(t + KDA_TENSOR_K),
         .v = layout(t + KDA_TENSOR_V),
@@ -158,7 +174,7 @@ static struct kda_call_args call_args(const kda_problem *p, const struct kda_con
         .sequences = r->sequences,
         .sequence_tokens = r->tokens / r->sequences,
         .slots = r->slots,
-        .heads = p->heads,
+        .head_divisor = p->head_map == KDA_HEADS_MODULO ? p->heads : p->value_heads / p->heads,
         .value_heads = p->value_heads,
         .value_dim = p->value_dim,
         .checkpoint_every = (kda_i32)p->checkpoint_every,
@@ -169,6 +185,8 @@ static struct kda_call_args call_args(const kda_problem *p, const struct kda_con
         .step_limit = step_limit(c, r),
         .padded_v = c->padded_v,
     };
+    divide_by(p->value_heads, &args.by_heads, &args.by_heads_shift);
+    return args;
 }
 
 static kda_status launch_range(const kda_plan *plan, struct chain *chain, enum kda_kernel_id id,
@@ -177,7 +195,7 @@ static kda_status launch_range(const kda_plan *plan, struct chain *chain, enum k
 {
     const struct kda_launch *l = plan->backend;
     cl_kernel kernel = l->kernel[id];
-    const signed char *list = buffers[id == KDA_KERNEL_STEP_NARROW ? KDA_KERNEL_STEP : id];
+    const signed char *list = buffers[id];
     cl_int err = clSetKernelArg(kernel, 0, sizeof *args, args);
     for (cl_uint i = 0; !err && list[i] != END; i++) {
         int buffer = list[i];
@@ -325,6 +343,16 @@ static struct kda_call_args call_args_of(const kda_plan *plan, const struct kda_
     return args;
 }
 
+/* What takes sequences token by token: by how state rows lie, then by how long sequences are. */
+static enum kda_kernel_id step_kernel(const struct kda_launch *l, const struct kda_run *run,
+                                      const struct kda_call_args *args)
+{
+    if (l->kernel[KDA_KERNEL_STEP_NARROW] && !(args->has & KDA_HAS_WIDE_STATES))
+        return KDA_KERNEL_STEP_NARROW;
+    return l->kernel[KDA_KERNEL_STEP_ONE] && run->max_length <= 1 ? KDA_KERNEL_STEP_ONE
+                                                                  : KDA_KERNEL_STEP;
+}
+
 /* What the host knows of a call: whether any sequence may go token by token, and how many chunks
  * the others have at most. */
 struct extent {
@@ -457,8 +485,7 @@ kda_status kda_launch_run(kda_plan *plan, cl_command_queue queue, const struct k
     }
     struct extent extent = extent_of(c, run);
     pthread_mutex_lock(&l->lock);
-    bool narrow = l->kernel[KDA_KERNEL_STEP_NARROW] && !(args.has & KDA_HAS_WIDE_STATES);
-    enum kda_kernel_id step = narrow ? KDA_KERNEL_STEP_NARROW : KDA_KERNEL_STEP;
+    enum kda_kernel_id step = step_kernel(l, run, &args);
     if (extent.steps)
         st = launch(plan, &chain, step, run, &args, kda_config_items(c, step),
                     kda_config_step_groups(&plan->problem, c, run->sequences),

@@ -189,8 +189,9 @@ kda_status kda_program_kernel(kda_context *ctx, const kda_problem *p, const stru
                               enum kda_stage stage, const char *name, cl_kernel *kernel)
 {
     static const char *const stages[][SOURCES - 3] = {
-        [KDA_STAGE_STEP] = {step_cl},
-        [KDA_STAGE_STEP_NARROW] = {step_cl},
+        [KDA_STAGE_STEP] = {state_cl, step_cl},
+        [KDA_STAGE_STEP_NARROW] = {state_cl, step_cl},
+        [KDA_STAGE_STEP_ONE] = {state_cl, step_cl},
         [KDA_STAGE_TABLE] = {table_cl},
         [KDA_STAGE_PREPARE] = {lanes_cl, chunk_cl, slab_cl, triangle_cl, prepare_cl},
         [KDA_STAGE_SCAN] = {scan_cl},
@@ -202,6 +203,11 @@ kda_status kda_program_kernel(kda_context *ctx, const kda_problem *p, const stru
     format_options(p, c, options, sizeof options);
     if (stage == KDA_STAGE_STEP && !c->compact)
         strcat(options, " -DKDA_WIDE=1");
+    if (stage == KDA_STAGE_STEP_ONE)
+        strcat(options, " -DKDA_WIDE=1 -DKDA_ONE=1");
+    /* 512 items of kda_step on a multiprocessor. */
+    if (stage <= KDA_STAGE_STEP_ONE && c->path == KDA_PATH_PTX)
+        strcat(options, " -cl-nv-maxrregcount=128");
     if (stage == KDA_STAGE_STEP_NARROW)
         strcat(options, " -DKDA_WIDE=0");
     /* Two work-groups of kda_prepare with 512 items on a multiprocessor, three with 256. */

@@ -38,6 +38,17 @@ START_TEST(test_same_call_again)
 }
 END_TEST
 
+START_TEST(test_types_of_absent_tensors_do_not_matter)
+{
+    struct call *typed = run(ODD "lengths=4x3 cu=no"), *again = copy(typed);
+    kda_args args = call_args(again);
+    args.cu_seqlens_type = args.state_index_type = KDA_I64;
+    tensor_poison(&again->tensor[OUT]);
+    ck_assert_int_eq(kda_execute(plan_for(typed), &args), KDA_OK);
+    same_results(again, typed);
+}
+END_TEST
+
 START_TEST(test_sequence_alone_and_packed)
 {
     static const char *const texts[] = {ODD "lengths=5,0,133,1,17", MODEL "lengths=5,0,133,1,17",
@@ -314,6 +325,7 @@ Suite *suite_relations(void)
     TCase *tcase = tcase_create("relations");
     tcase_add_checked_fixture(tcase, NULL, harness_teardown);
     tcase_add_loop_test(tcase, test_same_call_again, 0, 2);
+    tcase_add_test(tcase, test_types_of_absent_tensors_do_not_matter);
     tcase_add_loop_test(tcase, test_sequence_alone_and_packed, 0, 3);
     tcase_add_loop_test(tcase, test_state_carried_across_any_cut, 0, 3);
     tcase_add_loop_test(tcase, test_state_carried_across_chunk_edges, 0, 2);
