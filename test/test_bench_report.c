@@ -50,13 +50,17 @@ START_TEST(test_kernels)
 }
 END_TEST
 
-/* On a processor there are no figures to stand beside. */
+/* On a processor there are no figures to stand beside, and no problems that have some. */
 START_TEST(test_peers)
 {
-    struct outcome o = run("-d", "cpu", "-n", "1", "--peers", "9x2x8/f32");
+    struct outcome o = run("-d", "cpu", "--peers");
+    ck_assert_int_eq(o.code, EXIT_INPUT);
+    ck_assert_str_eq(o.out, "");
+    ck_assert_ptr_nonnull(strstr(o.err, "; name the problems to measure\n"));
+    o = run("-d", "cpu", "-n", "1", "--peers", "9x2x8/f32");
     ck_assert_msg(o.code == EXIT_SUCCESS, "%s", o.err);
     ck_assert_ptr_nonnull(strstr(o.out, "times floor       FLA us  ratio  FlashKDA us"));
-    ck_assert_ptr_nonnull(strstr(o.out, "\nothers' figures are of NVIDIA H200, and not shown"));
+    ck_assert_ptr_nonnull(strstr(o.err, "others' figures are of NVIDIA H200, and not shown"));
     ck_assert_ptr_null(strstr(o.out, "Triton"));
     o = run("-d", "cpu", "-l", "--peers");
     ck_assert_ptr_nonnull(strstr(o.out, "\n65536x32x128/bf16/bounded\n"));

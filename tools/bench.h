@@ -140,6 +140,8 @@ const char *bench_peers_problem(size_t i);
 void bench_peers_add(struct cJSON *row, const struct bench *b, const struct problem *problem);
 /* A document's rows beside them; width: of the longest problem. */
 void bench_peers_print(const struct cJSON *document, const struct bench *b, int width);
+/* Whether the device is the one of the figures. If not, says so; problems: which were asked for. */
+bool bench_peers_here(const struct bench *b, size_t problems);
 
 /* bench_print.c: one report in one of three forms; rows appear as they are measured, JSON and
  * others' figures at the end. */
@@ -156,7 +158,9 @@ void bench_report_open(struct bench_report *report, enum bench_form form, const 
                        const struct problem *problems, size_t count);
 void bench_report_row(struct bench_report *report, const struct bench *b,
                       const struct problem *problem, const struct bench_result *result);
-/* bench_plot.c: draws a document's results. false: gnuplot is not there, or has said why not. */
+/* bench_plot.c: why nothing can be drawn into a file; NULL: it can. */
+const char *bench_plot_obstacle(const char *path);
+/* Draws a document's results. false: gnuplot failed. */
 bool bench_plot(const struct cJSON *document, const char *path);
 /* bench_compare.c: prints how two files relate; returns the exit code. */
 int bench_compare(const char *path_a, const char *path_b);

@@ -153,6 +153,13 @@ void bench_peers_print(const cJSON *document, const struct bench *b, int width)
         "\nfloor: the bytes that must move once, at a large copy's rate; ratio: theirs / ours\n");
     for (int i = 0; here && i < PEERS; ++i)
         printf("%s: %s, %s\n", peers[i].name, DEVICE, peers[i].source);
+}
+
+bool bench_peers_here(const struct bench *b, size_t problems)
+{
+    const bool here = strstr(b->device, DEVICE);
     if (!here)
-        printf("others' figures are of %s, and not shown beside %s\n", DEVICE, b->device);
+        fprintf(stderr, "kdabench: --peers: others' figures are of %s, and not shown beside %s%s\n",
+                DEVICE, b->device, problems ? "" : "; name the problems to measure");
+    return here;
 }

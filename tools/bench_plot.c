@@ -5,10 +5,12 @@
 #include "bench.h"
 
 #include <cjson/cJSON.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MOST_POINTS = 1024, NAME = 256 };
 
@@ -98,6 +100,18 @@ static void write_quoted(FILE *gnuplot, const char *text)
     for (; *text; ++text)
         fprintf(gnuplot, *text == '\'' ? "''" : "%c", *text);
     fputs("'\n", gnuplot);
+}
+
+const char *bench_plot_obstacle(const char *path)
+{
+    const bool there = !access(path, F_OK);
+    FILE *file = fopen(path, "a"); /* leaves alone what is there */
+    if (!file)
+        return strerror(errno);
+    fclose(file);
+    if (!there)
+        remove(path);
+    return system("gnuplot --version >/dev/null 2>&1") ? "gnuplot is missing" : NULL;
 }
 
 bool bench_plot(const cJSON *document, const char *path)

@@ -42,7 +42,8 @@ static const char usage[] =
     "  -T, --threads N,..  on the CPU backend, 1 to 1024 (a core each); of several numbers each\n"
     "                      problem has a row each, and shares are of the largest's limits\n"
     "  -n, --repeat N      time N calls of each problem\n"
-    "  -t, --time SECONDS  time calls for so long, 3 calls at least (default 1)\n"
+    "  -t, --time SECONDS  time calls for so long, 3 calls at least (default 1; of more\n"
+    "                      than 8 problems 8 for all together)\n"
     "  -l, --list          print the problems in canonical form, and end\n"
     "  -j, --json          one JSON document; numbers in seconds, bytes and operations\n"
     "  -c, --csv           the rows of --json as comma-separated values\n"
@@ -375,9 +376,11 @@ static int measure_problem(struct bench *b, const struct options *options,
     return exit_code;
 }
 
-static int measure(struct bench *b, const struct options *options, const struct problems *problems)
+static int measure(struct bench *b, struct options *options, const struct problems *problems)
 {
     struct bench_report report;
+    if (!options->effort.seconds)
+        options->effort.seconds = problems->count > 8 ? 8.0 / (double)problems->count : 1;
     int exit_code = EXIT_SUCCESS;
     bench_progress("device", "measuring a copy");
     bench_limits(b);
@@ -388,13 +391,13 @@ static int measure(struct bench *b, const struct options *options, const struct 
     for (size_t i = 0; i < problems->count; ++i)
         exit_code = measure_problem(b, options, &problems->list[i], &report, exit_code);
     if (options->plot && !bench_plot(report.json, options->plot))
-        exit_code = refuse("--plot: gnuplot is missing or cannot write ", options->plot);
+        exit_code = refuse("--plot: gnuplot does not draw ", options->plot);
     bench_report_close(&report, b);
     return exit_code;
 }
 
 /* The given problems, or those that suit the device, on the device. */
-static int open_and_measure(const struct options *options, struct problems *problems)
+static int open_and_measure(struct options *options, struct problems *problems)
 {
     struct bench b;
     kda_context_params params =
@@ -404,6 +407,7 @@ static int open_and_measure(const struct options *options, struct problems *prob
     if (exit_code)
         return exit_code;
     const bool opened = bench_open(&b, &params, options->verbose);
+    const size_t given = problems->count;
     b.peers = options->peers;
     if (!opened) {
         fprintf(stderr, "kdabench: %s: %s\n", options->device, b.failure.why);
@@ -414,6 +418,8 @@ static int open_and_measure(const struct options *options, struct problems *prob
         list_problems(problems);
     } else if (b.queue && options->counts > 1) {
         exit_code = refuse("several --threads need the CPU backend", "");
+    } else if (b.peers && !bench_peers_here(&b, given) && !given) {
+        exit_code = EXIT_INPUT;
     } else {
         b.scaling = options->counts > 1;
         exit_code = measure(&b, options, problems);
@@ -424,7 +430,7 @@ static int open_and_measure(const struct options *options, struct problems *prob
 
 int main(int argc, char **argv)
 {
-    struct options options = {.device = "auto", .effort = {.seconds = 1}};
+    struct options options = {.device = "auto"};
     struct problems problems = {0};
     int exit_code = read_options(argc, argv, &options);
     if (exit_code >= 0)
@@ -438,6 +444,11 @@ int main(int argc, char **argv)
         return refuse("--tune contradicts --json, --csv, --kernels, --peers, --plot and several "
                       "--threads",
                       "");
+    const char *obstacle = options.plot ? bench_plot_obstacle(options.plot) : NULL;
+    if (obstacle) {
+        fprintf(stderr, "kdabench: --plot %s: %s\n", options.plot, obstacle);
+        return EXIT_INPUT;
+    }
     if (optind < argc && !read_problems(&problems, texts, (size_t)(argc - optind)))
         exit_code = EXIT_INPUT;
     else if (options.list && problems.count) {
