@@ -6,6 +6,7 @@
 #include "numbers.h"
 #include "random.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 /* Elements and type of a tensor; no elements: the problem does not have it. */
@@ -88,12 +89,45 @@ static void fill_integers(struct workload *w, enum workload_tensor tensor, uint6
                       : 1 + (int64_t)(random_bits(seed, i) % (uint64_t)p->columns);
 }
 
+/* A part of a tensor, to be filled by one thread. */
+struct part {
+    const struct workload *w;
+    enum workload_tensor tensor;
+    uint64_t stream;
+    size_t begin, end;
+};
+
+static void *fill_part(void *arg)
+{
+    const struct part *part = arg;
+    const int type = tensor_shape(part->w->problem, part->tensor).type;
+    for (size_t i = part->begin; i < part->end; ++i)
+        number_store(part->w->data[part->tensor], type, (int64_t)i,
+                     draw(part->w->problem, part->tensor, part->stream, i));
+    return NULL;
+}
+
+/* By as many threads as there are cores, where that is worth starting them; what a thread that does
+ * not start would fill, this one does. */
 static void fill(struct workload *w, enum workload_tensor tensor, uint64_t seed)
 {
-    struct shape shape = tensor_shape(w->problem, tensor);
-    uint64_t stream = random_bits(seed, (uint64_t)tensor);
-    for (size_t i = 0; i < shape.count; ++i)
-        number_store(w->data[tensor], shape.type, (int64_t)i, draw(w->problem, tensor, stream, i));
+    enum { MOST = 64, WORTH = 1 << 20 };
+    const size_t count = tensor_shape(w->problem, tensor).count, cores = (size_t)machine_cores();
+    size_t parts = count / WORTH + 1, started = 0;
+    parts = parts < cores ? parts : cores;
+    parts = parts < MOST ? parts : MOST;
+    struct part part[MOST];
+    pthread_t thread[MOST];
+    for (size_t i = 0; i < parts; ++i)
+        part[i] = (struct part){w, tensor, random_bits(seed, (uint64_t)tensor), count * i / parts,
+                                count * (i + 1) / parts};
+    while (started + 1 < parts &&
+           !pthread_create(&thread[started], NULL, fill_part, &part[started]))
+        ++started;
+    for (size_t i = started; i < parts; ++i)
+        fill_part(&part[i]);
+    for (size_t i = 0; i < started; ++i)
+        pthread_join(thread[i], NULL);
 }
 
 bool workload_create(struct workload *w, const struct problem *problem, uint64_t seed)
