@@ -22,6 +22,11 @@
  * columns never mix, so the result does not depend on the tile, and token i reads no later token's
  * error.
  *
+ * On matrix units (KDA_UNIT, see unit.cl) a sub-group has the tiles instead of an item: UNIT_ROWS
+ * tokens by UNIT_COLS columns of E and O, as many key channels by as many columns of S. E, and what
+ * the units multiply of S, lie as images in local memory. There a tile's products take in whole 16
+ * tokens, so an infinity or a NaN reaches earlier tokens of its chunk.
+ *
  * Barriers, two a chunk: (1) S is complete before E is computed, and E of the chunk before has been
  * used; (2) E is complete before it is multiplied; and (3) S is complete at the end. Each also says
  * that the factors of the part to come are there and those of the part before have been used. None
@@ -33,10 +38,10 @@
 #define KDA_SCAN_V 32 /* columns of V for each work-group */
 #endif
 #ifndef KDA_SCAN_VEC
-#define KDA_SCAN_VEC 4 /* columns of an item: 4, 8 or 16 */
+#define KDA_SCAN_VEC 4 /* columns of an item: 4, 8 or 16; with KDA_UNIT UNIT_COLS */
 #endif
 #ifndef KDA_SCAN_ROWS
-#define KDA_SCAN_ROWS 2 /* tokens of an item: 1, 2, 4, 8 or 16 */
+#define KDA_SCAN_ROWS 2 /* tokens of an item: 1, 2, 4, 8 or 16; with KDA_UNIT UNIT_ROWS */
 #endif
 
 #ifndef KDA_SCAN_STAGED
@@ -46,7 +51,7 @@
 #define C KDA_CHUNK
 #define COLS (KDA_SCAN_V / KDA_SCAN_VEC)
 #define ITEM_ROWS (C / KDA_SCAN_ROWS)
-#define SCAN_WG (ITEM_ROWS * COLS)
+#define SCAN_WG (ITEM_ROWS * COLS * UNIT_LANES)
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -96,6 +101,18 @@ static inline void fetch_rows(__local float *to, int to_row, __global const floa
         fetch_rows(row_d, K_ROW, (from) + FACTOR_D, 1, PADDED_K, lid);                             \
     } while (0)
 
+/* Sets a cell of S, which lies at x, and what is multiplied of it. */
+#if KDA_UNIT && UNIT_SPLIT
+#define PUT_STATE(x, value)                                                                        \
+    do {                                                                                           \
+        const float put = value;                                                                   \
+        cells[x] = put;                                                                            \
+        unit_put(image, KDA_SCAN_V, (x) / KDA_SCAN_V, (x) % KDA_SCAN_V, put);                      \
+    } while (0)
+#else
+#define PUT_STATE(x, value) cells[x] = value
+#endif
+
 /* Fills S with a value at row and col, and zeros where there is nothing. Loads need no branch, so
  * that several are under way at once. */
 #define FILL_STATE(value)                                                                          \
@@ -104,24 +121,33 @@ static inline void fetch_rows(__local float *to, int to_row, __global const floa
         const int r = x / KDA_SCAN_V, c = col0 + x % KDA_SCAN_V;                                   \
         const int row = min(r, KDA_K - 1), col = min(c, value_dim - 1);                            \
         const float cell = value;                                                                  \
-        cells[x] = row == r && col == c ? cell : 0.0f;                                             \
+        PUT_STATE(x, row == r && col == c ? cell : 0.0f);                                          \
     }
 
-/* Writes S, which all items see complete. */
+/* Writes S, which all items see complete. Products of matrix units leave fewer registers. */
+#if KDA_UNIT
+#define UNROLL_STORES ROLLED
+#else
+#define UNROLL_STORES UNROLL_BY(4)
+#endif
 #define STORE_STATE(to)                                                                            \
-    UNROLL_BY(4)                                                                                   \
+    UNROLL_STORES                                                                                  \
     for (int x = lid; x < KDA_K * KDA_SCAN_V; x += SCAN_WG)                                        \
         if (col0 + x % KDA_SCAN_V < value_dim)                                                     \
     store_state(to, STATE_AT(x / KDA_SCAN_V, col0 + x % KDA_SCAN_V, value_dim), cells[x])
 
-__kernel WORK_GROUP(SCAN_WG) void
-kda_scan(const struct kda_call_args a, __global const int *cu_seqlens,
-         __global const int *state_index, __global const int *write_index,
-         __global const int *accepted, __global const uchar *fresh,
-         __global const state_t *initial_state, __global state_t *final_state, __global out_t *out,
-         __global state_t *checkpoints, __global float *workspace)
+__kernel UNIT_GROUP(SCAN_WG) void kda_scan(
+    const struct kda_call_args a, __global const int *cu_seqlens, __global const int *state_index,
+    __global const int *write_index, __global const int *accepted, __global const uchar *fresh,
+    __global const state_t *initial_state, __global state_t *final_state, __global out_t *out,
+    __global state_t *checkpoints, __global float *workspace)
 {
     __local vec_t state[PADDED_K][COLS], error[C][COLS];
+#if KDA_UNIT && UNIT_SPLIT
+    __local float image[PADDED_K * KDA_SCAN_V] __attribute__((aligned(16)));
+#elif KDA_UNIT
+    __local float *const image = (__local float *)state;
+#endif
 #if KDA_SCAN_STAGED
     __local float rows_w[C * K_ROW] __attribute__((aligned(16)));
     __local float rows_qd[C * K_ROW] __attribute__((aligned(16)));
@@ -131,7 +157,8 @@ kda_scan(const struct kda_call_args a, __global const int *cu_seqlens,
     __local float rows_u[C * KDA_SCAN_V] __attribute__((aligned(16)));
 #endif
 
-    const int lid = (int)get_local_id(0), cx = lid % COLS, ir = lid / COLS;
+    const int lid = (int)get_local_id(0), item = lid / UNIT_LANES; /* or sub-group */
+    const int cx = item % COLS, ir = item / COLS;
     const int value_dim = a.value_dim, padded_v = a.padded_v;
     const uint tiles = (uint)(value_dim + KDA_SCAN_V - 1) / KDA_SCAN_V;
     const uint group = GROUP_ID, pair = group / tiles;
@@ -155,6 +182,14 @@ kda_scan(const struct kda_call_args a, __global const int *cu_seqlens,
     checkpoints += a.checkpoints.offset + head * a.checkpoints.head_stride;
 
     __local float *const cells = (__local float *)state;
+#if KDA_UNIT
+    __local float *const errors = (__local float *)error;
+    const int lane = lid % UNIT_LANES, tile_col = cx * UNIT_COLS;
+    const int col = col0 + tile_col + UNIT_COL(lane);
+    /* A tile of columns that are not there takes U's first ones: nobody stores what comes of it. */
+    const int u_col =
+        col0 + tile_col < padded_v ? UNIT_COL(lane) : UNIT_COL(lane) - col0 - tile_col;
+#endif
     const long carried = (long)head * PADDED_K * padded_v;
     if (first < last && first > begin)
         FILL_STATE(workspace[a.carry_in + carried + (long)row * padded_v + col])
@@ -194,6 +229,19 @@ kda_scan(const struct kda_call_args a, __global const int *cu_seqlens,
         if (is_checkpoint(&a, chunk_row, length))
             STORE_STATE(checkpoints +
                         CHECKPOINT(&a, start, chunk_row) * a.checkpoints.token_stride);
+#if KDA_UNIT
+        unit_t we = 0.0f, o = 0.0f;
+#if KDA_RULE == KDA_RULE_DELTA
+        we = unit_sum(we, w, K_ROW, 1, image, KDA_SCAN_V, tile_col, PADDED_K, lane);
+#endif
+        PRAGMA(unroll)
+        for (int i = 0; i < UNIT_CELLS; i++) {
+            const int row = UNIT_ROW(lane, i);
+            unit_put(errors, KDA_SCAN_V, ir * UNIT_ROWS + row, tile_col + UNIT_COL(lane),
+                     u[row * U_ROW + u_col] - we[i]);
+        }
+        o = unit_sum(o, qd, K_ROW, 1, image, KDA_SCAN_V, tile_col, PADDED_K, lane);
+#else
         vec_t e[KDA_SCAN_ROWS], o[KDA_SCAN_ROWS];
         PRAGMA(unroll)
         for (int i = 0; i < KDA_SCAN_ROWS; i++) {
@@ -224,6 +272,7 @@ kda_scan(const struct kda_call_args a, __global const int *cu_seqlens,
         PRAGMA(unroll)
         for (int i = 0; i < KDA_SCAN_ROWS; i++)
             error[ir * KDA_SCAN_ROWS + i][cx] = e[i];
+#endif
         fetch_wait();
         barrier(CLK_LOCAL_MEM_FENCE); /* (2) */
 #if KDA_SCAN_STAGED
@@ -231,6 +280,26 @@ kda_scan(const struct kda_call_args a, __global const int *cu_seqlens,
             FETCH_FIRST(factors + next);
 #endif
 
+#if KDA_UNIT
+        o = unit_sum(o, a_qk, A_ROW, 1, errors, KDA_SCAN_V, tile_col,
+                     (ir * UNIT_ROWS / 16 + 1) * 16, lane);
+        PRAGMA(unroll)
+        for (int i = 0; i < UNIT_CELLS; i++) {
+            const int row = ir * UNIT_ROWS + UNIT_ROW(lane, i);
+            if (chunk_row + row < length && col < value_dim)
+                store_out(out, (start + chunk_row + row) * a.out.token_stride + col, o[i]);
+        }
+        for (int r = ir * UNIT_ROWS; r < PADDED_K; r += ITEM_ROWS * UNIT_ROWS) {
+            unit_t ke = 0.0f;
+            ke = unit_sum(ke, rows_ke + r, 1, K_ROW, errors, KDA_SCAN_V, tile_col, C, lane);
+            PRAGMA(unroll)
+            for (int i = 0; i < UNIT_CELLS; i++) {
+                const int row = r + UNIT_ROW(lane, i);
+                const int x = row * KDA_SCAN_V + tile_col + UNIT_COL(lane);
+                PUT_STATE(x, cells[x] * row_d[row] + ke[i]);
+            }
+        }
+#else
         /* Four tokens at a time; the last four hold the row itself, and tokens behind it are left
          * out rather than multiplied by zero. */
         const int own = ir * KDA_SCAN_ROWS & ~3;
@@ -276,6 +345,7 @@ kda_scan(const struct kda_call_args a, __global const int *cu_seqlens,
             state[r + 2][cx] = s2;
             state[r + 3][cx] = s3;
         }
+#endif
     }
 
     barrier(CLK_LOCAL_MEM_FENCE);               /* (3) */

@@ -167,10 +167,17 @@ typedef enum kda_engine {
      * kda_enqueue, and a NaN or infinity in a token can reach earlier tokens of its chunk. */
     KDA_ENGINE_CLBLAST = 1,
     KDA_ENGINE_FUSED = 2, /* portable OpenCL C tile kernels */
-    /* Matrix units: bf16, K = 128, V 64 or 128, chunks of 64; NVIDIA's compute capability 9.0. Not
-     * taken by AUTO yet. Operands of products are rounded to bf16: errors of a few 1e-3, which add
-     * up where gates hardly forget. A NaN or infinity in a token can reach earlier tokens of its
-     * chunk. On a processor plain OpenCL C stands in, slowly, for tests. */
+    /* Matrix units. Not taken by AUTO yet. A NaN or infinity in a token can reach earlier tokens of
+     * its chunk.
+     *
+     * NVIDIA's, of compute capability 9.0: bf16, K = 128, V 64 or 128, chunks of 64. Operands of
+     * products are rounded to bf16: errors of a few 1e-3, which add up where gates hardly forget.
+     * On a processor plain OpenCL C stands in, slowly, for tests.
+     *
+     * AMD's (gfx908, gfx90a, gfx942; gfx11, gfx12) and Intel's (Arc, Max): what `fused` takes, with
+     * the scan's products on them. Those of gfx9 multiply f32. The others multiply bf16, of which a
+     * number is two: errors of 1e-5, infinities may become NaN, and dtype must be 16 bits. Never
+     * run on hardware: a plan says so in a warning, and has given a known answer like any other. */
     KDA_ENGINE_MMA = 3
 } kda_engine;
 
@@ -256,7 +263,7 @@ typedef struct kda_context_params {
      *     key_dim, value_dim, dtype   of the problem
      * What it chooses, one at least; the others stay the library's choice:
      *     engine                      clblast, fused or mma
-     *     chunk                       16, 32 or 64; with engine=mma 64
+     *     chunk                       16, 32 or 64
      *     recurrent_up_to             0..2^31-1: sequences that KDA_SCHEDULE_AUTO has go token by
      *                                 token
      *     scan                        CxVxT, tiles of kda_scan: C columns, a power of two up to

@@ -41,14 +41,14 @@ static bool is_used(const struct kda_config *c, enum kda_kernel_id id)
     case KDA_KERNEL_TABLE:
         return true;
     case KDA_KERNEL_PREPARE:
-        return c->engine != KDA_ENGINE_MMA;
+        return !c->teams;
     case KDA_KERNEL_SCAN:
-        return c->engine == KDA_ENGINE_FUSED;
+        return c->engine != KDA_ENGINE_CLBLAST && !c->teams;
     case KDA_KERNEL_MMA:
-        return c->engine == KDA_ENGINE_MMA && c->path == KDA_PATH_PTX;
+        return c->teams && c->path == KDA_PATH_PTX;
     case KDA_KERNEL_MMA_PREPARE:
     case KDA_KERNEL_MMA_SCAN:
-        return c->engine == KDA_ENGINE_MMA && c->path != KDA_PATH_PTX;
+        return c->teams && c->path != KDA_PATH_PTX;
     default:
         return c->engine == KDA_ENGINE_CLBLAST;
     }

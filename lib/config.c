@@ -138,7 +138,8 @@ size_t kda_config_items(const struct kda_config *c, enum kda_kernel_id id)
     case KDA_KERNEL_TABLE:
         return (size_t)c->table_wg;
     case KDA_KERNEL_SCAN:
-        return (size_t)(c->chunk / c->scan_rows * (c->scan_v / c->scan_vec));
+        return (size_t)(c->chunk / c->scan_rows * (c->scan_v / c->scan_vec) *
+                        kda_unit_shape(c->unit).lanes);
     case KDA_KERNEL_ENTER:
     case KDA_KERNEL_EMIT:
         return (size_t)c->gemm_wg;
@@ -198,6 +199,8 @@ static cl_ulong scan_bytes(const struct kda_config *c)
 {
     cl_ulong C = (cl_ulong)c->chunk, K = (cl_ulong)c->padded_k, V = (cl_ulong)c->scan_v;
     cl_ulong floats = (K + C) * V;
+    if (c->unit > KDA_UNIT_MFMA) /* the image of S */
+        floats += K * V;
     if (c->scan_staged)
         floats += 3 * C * (K + 4) + C * (C + 4) + K + C * V;
     return floats * sizeof(float);
@@ -235,6 +238,10 @@ void kda_config_pad(const kda_problem *p, struct kda_config *c)
 static const char *mma_obstacle(const kda_context *ctx, const kda_problem *p,
                                 const struct kda_config *c)
 {
+    if (ctx->device->unit)
+        return ctx->device->unit == KDA_UNIT_MFMA || p->dtype != KDA_F32
+                   ? NULL
+                   : "the device's matrix units are for bf16, not for dtype KDA_F32";
     if (p->dtype != KDA_BF16)
         return "dtype must be KDA_BF16";
     if (p->key_dim != 128 || (p->value_dim != 64 && p->value_dim != 128))
@@ -342,20 +349,22 @@ static bool choose_scan(const struct kda_device *d, const kda_problem *p,
                         const struct kda_tuned *row, struct kda_config *c)
 {
     const bool given = row && row->scan_v;
-    c->scan_vec = given ? row->scan_vec : c->vectors ? 16 : d->is_cpu ? 8 : 4;
-    c->scan_rows = given ? row->scan_rows : d->is_cpu ? 4 : 2;
+    const struct kda_unit_shape unit = kda_unit_shape(c->unit);
+    c->scan_vec = c->unit ? unit.cols : given ? row->scan_vec : c->vectors ? 16 : d->is_cpu ? 8 : 4;
+    c->scan_rows = c->unit ? unit.rows : given ? row->scan_rows : d->is_cpu ? 4 : 2;
     c->scan_v = given ? row->scan_v : d->is_cpu ? 64 : 32;
     kda_config_pad(p, c);
     while (c->scan_v > c->scan_vec && c->scan_v / 2 >= c->padded_v)
         c->scan_v /= 2;
-    c->scan_staged = c->path == KDA_PATH_PTX;
+    c->scan_v = c->scan_v < c->scan_vec ? c->scan_vec : c->scan_v;
+    c->scan_staged = c->path == KDA_PATH_PTX && !c->unit;
     if (scan_bytes(c) > d->local_bytes)
         c->scan_staged = false;
     while (scan_bytes(c) > d->local_bytes ||
            kda_config_items(c, KDA_KERNEL_SCAN) > d->max_work_group) {
         if (c->scan_v > c->scan_vec)
             c->scan_v /= 2;
-        else if (c->scan_rows < 16)
+        else if (c->scan_rows < 16 && !c->unit)
             c->scan_rows *= 2;
         else
             return false;
@@ -392,8 +401,14 @@ static kda_status choose_chunkwise(const kda_context *ctx, const kda_problem *p,
     c->step_limit = p->schedule == KDA_SCHEDULE_CHUNKWISE ? 0 : step_limit(d, row);
     choose_prepare(d, p, c);
     /* AUTO does not take it: its kernels as they stand have yet to be checked on matrix units. */
-    if (p->engine == KDA_ENGINE_MMA)
+    if (p->engine == KDA_ENGINE_MMA && !d->unit)
         return choose_mma(ctx, p, c);
+    if (p->engine == KDA_ENGINE_MMA) {
+        kda_log(ctx, KDA_LOG_WARN, "matrix units of this kind (%s): never run on hardware",
+                kda_unit_shape(d->unit).name);
+        c->engine = KDA_ENGINE_MMA;
+        c->unit = d->unit;
+    }
     if (!choose_scan(d, p, row, c))
         return no_work_group(ctx, row ? KDA_LOG_WARN : kda_no_chunks_level(p));
     return kda_workspace_choose(ctx, p, c);

@@ -219,14 +219,11 @@ static kda_status probe_path(kda_context *ctx, enum kda_path path, const char *n
 
 /* Inline assembly can take a compiler down instead of failing to build, so the PTX path is tried
  * only where the driver shows an NVIDIA extension. */
-static kda_status probe_paths(kda_context *ctx)
+static kda_status probe_paths(kda_context *ctx, const char *extensions)
 {
     struct kda_device *d = ctx->device;
-    char *extensions = NULL;
     cl_platform_id platform = NULL;
     kda_status st = query(ctx, NAMED(CL_DEVICE_PLATFORM), sizeof platform, &platform, NULL);
-    if (!st)
-        st = query_string(ctx, NAMED(CL_DEVICE_EXTENSIONS), &extensions);
     if (st)
         return st;
     /* ISO C has no cast from an object pointer to a function pointer. */
@@ -242,7 +239,6 @@ static kda_status probe_paths(kda_context *ctx)
     else if (d->sub_group_info && (strstr(extensions, "cl_khr_subgroup_shuffle") ||
                                    strstr(extensions, "cl_intel_subgroups")))
         st = probe_path(ctx, KDA_PATH_SUB_GROUPS, "sub_group_shuffle");
-    free(extensions);
     return st;
 }
 
@@ -261,21 +257,33 @@ static void apply_quirks(kda_context *ctx, struct kda_device *d)
     }
 }
 
-kda_status kda_device_probe(kda_context *ctx)
+static kda_status probe(kda_context *ctx, const char *extensions)
 {
     struct kda_device *d = ctx->device;
     const char *matrix;
     bool probed;
-    kda_status st = query_strings(ctx, d);
-    if (st || (st = query_limits(ctx, d)))
-        return st;
-    apply_quirks(ctx, d);
-    if ((st = probe_paths(ctx)) || (st = kda_device_probe_local(ctx, &probed)))
+    kda_status st = probe_paths(ctx, extensions);
+    if (st || (st = kda_device_probe_local(ctx, &probed)))
         return st;
     if (probed)
         add_fact(d, "probed", "declared_local_bytes", "%llu", (unsigned long long)d->local_bytes);
-    if ((st = kda_device_probe_matrix(ctx, &matrix)))
+    if ((st = kda_device_probe_matrix(ctx, &matrix)) ||
+        (st = kda_device_probe_unit(ctx, extensions, &matrix)))
         return st;
     add_fact(d, "probed", "matrix_units", "%s", matrix);
     return KDA_OK;
+}
+
+kda_status kda_device_probe(kda_context *ctx)
+{
+    char *extensions;
+    kda_status st = query_strings(ctx, ctx->device);
+    if (st || (st = query_limits(ctx, ctx->device)))
+        return st;
+    apply_quirks(ctx, ctx->device);
+    if ((st = query_string(ctx, NAMED(CL_DEVICE_EXTENSIONS), &extensions)))
+        return st;
+    st = probe(ctx, extensions);
+    free(extensions);
+    return st;
 }

@@ -258,6 +258,16 @@ void kda_pool_run(struct kda_pool *pool, int64_t count, int32_t lanes,
 /* Ways a kernel can combine values of neighbouring work-items: the bodies of cl/tile.cl. */
 enum kda_path { KDA_PATH_LOCAL, KDA_PATH_SUB_GROUPS, KDA_PATH_PTX };
 
+/* Kinds of matrix units of AMD and Intel: the bodies of cl/unit.cl. */
+enum kda_unit {
+    KDA_UNIT_NONE,
+    KDA_UNIT_MFMA,
+    KDA_UNIT_WMMA,
+    KDA_UNIT_DPAS8,
+    KDA_UNIT_DPAS16,
+    KDA_UNITS
+};
+
 /* What is true of a device, and its retained OpenCL objects. */
 struct kda_device {
     cl_context context;
@@ -271,6 +281,7 @@ struct kda_device {
     int64_t max_loop_turns; /* of all loops of a work-item together; 0 = no limit */
     enum kda_path path;     /* best one that gave its known answer */
     bool matrix;            /* so did the matrix units of cl/matrix.cl */
+    enum kda_unit unit;     /* and this kind of cl/unit.cl */
     int32_t lanes;          /* work-items that exchange registers on it; 1 on KDA_PATH_LOCAL */
     /* clGetKernelSubGroupInfoKHR; NULL where the platform has none */
     cl_int(CL_API_CALL *sub_group_info)(cl_kernel, cl_device_id, cl_uint, size_t, const void *,
@@ -295,6 +306,16 @@ kda_status kda_device_probe_local(kda_context *ctx, bool *probed);
 
 /* device_matrix.c: sets matrix if matrix units build and give their known answer; says why not. */
 kda_status kda_device_probe_matrix(kda_context *ctx, const char **says);
+
+/* device_unit.c: sets unit, and says what becomes of it, where extensions name AMD or Intel. */
+kda_status kda_device_probe_unit(kda_context *ctx, const char *extensions, const char **says);
+
+/* The tile of a result and the width of the sub-group that a kind of unit works with. */
+struct kda_unit_shape {
+    const char *name, *says; /* says: as a fact */
+    int32_t rows, cols, lanes;
+};
+struct kda_unit_shape kda_unit_shape(enum kda_unit unit);
 
 /* Width of a kernel's sub-groups when run in work-groups of some size, 0 if unknown. The compiler
  * chooses it per kernel, so no constant of the device tells. */
@@ -323,8 +344,9 @@ struct kda_config {
     int32_t prepare_wg, slab;            /* cl/chunk.cl */
     int32_t scan_v, scan_vec, scan_rows; /* cl/scan.cl */
     bool scan_staged;
+    enum kda_unit unit;         /* of cl/scan.cl, with engine mma */
     int32_t gemm_wg;            /* cl/gemm.cl */
-    int32_t teams;              /* cl/mma_scan.cl */
+    int32_t teams;              /* cl/mma_scan.cl; 0: not used */
     int32_t padded_k, padded_v; /* dimensions of the factors in the workspace */
     int64_t piece;              /* chunks that the workspace holds */
 };

@@ -376,7 +376,7 @@ static kda_status launch_prepare(const kda_plan *plan, struct chain *chain,
                                  const struct kda_run *run, const struct kda_call_args *args)
 {
     const struct kda_config *c = &((const struct kda_launch *)plan->backend)->config;
-    bool mma = c->engine == KDA_ENGINE_MMA;
+    bool mma = c->teams;
     enum kda_kernel_id id = mma ? KDA_KERNEL_MMA_PREPARE : KDA_KERNEL_PREPARE;
     int64_t blocks = (int64_t)args->chunk_count * plan->problem.value_heads;
     int64_t groups = mma ? kda_config_mma_prepare_groups(blocks) : blocks;
@@ -387,7 +387,7 @@ static kda_status launch_scan(const kda_plan *plan, struct chain *chain, const s
                               const struct kda_call_args *args, cl_event *event)
 {
     const struct kda_config *c = &((const struct kda_launch *)plan->backend)->config;
-    enum kda_kernel_id id = c->engine == KDA_ENGINE_MMA ? KDA_KERNEL_MMA_SCAN : KDA_KERNEL_SCAN;
+    enum kda_kernel_id id = c->teams ? KDA_KERNEL_MMA_SCAN : KDA_KERNEL_SCAN;
     return launch(plan, chain, id, run, args, kda_config_items(c, id),
                   kda_config_scan_groups(&plan->problem, c, run->sequences), event);
 }

@@ -58,21 +58,21 @@ static void format_options(const kda_problem *p, const struct kda_config *c, cha
              "-DKDA_COLS=%d -DKDA_VEC=%d -DKDA_CHUNK=%d -DKDA_TABLE_WG=%d -DKDA_PREPARE_WG=%d "
              "-DKDA_SCAN_V=%d "
              "-DKDA_SCAN_VEC=%d -DKDA_SCAN_ROWS=%d -DKDA_COMPACT=%d -DKDA_VECTORS=%d -DKDA_SLAB=%d "
-             "-DKDA_SCAN_STAGED=%d",
+             "-DKDA_SCAN_STAGED=%d -DKDA_UNIT=%d",
              (int)p->key_dim, (int)p->dtype, (int)p->g_dtype, (int)p->beta_dtype, (int)p->out_dtype,
              (int)p->state_dtype, (int)p->gate, !!(p->flags & KDA_GATE_PER_HEAD), (int)p->beta,
              (int)p->rule, !!(p->flags & KDA_NORM_QK), (int)p->state_layout, (int)p->head_map,
              (int)c->path, (int)c->lanes, (int)c->rows, (int)c->groups, (int)c->cols, (int)c->vec,
              (int)c->chunk, (int)c->table_wg, (int)c->prepare_wg, (int)c->scan_v, (int)c->scan_vec,
-             (int)c->scan_rows, (int)c->compact, (int)c->vectors, (int)c->slab,
-             (int)c->scan_staged);
+             (int)c->scan_rows, (int)c->compact, (int)c->vectors, (int)c->slab, (int)c->scan_staged,
+             (int)c->unit);
     size_t used = strlen(text);
     /* On a CPU not where a tile has columns that are not there: loops keep those from being stored,
      * and would become branches (see "Barriers" in cl/step.cl). */
-    if (c->engine == KDA_ENGINE_MMA || (p->value_dim <= KDA_KNOWN_COLUMNS &&
-                                        (!c->compact || p->value_dim % (c->cols * c->vec) == 0)))
+    if (c->teams || (p->value_dim <= KDA_KNOWN_COLUMNS &&
+                     (!c->compact || p->value_dim % (c->cols * c->vec) == 0)))
         used += (size_t)snprintf(text + used, n - used, " -DKDA_V=%d", (int)p->value_dim);
-    if (c->engine == KDA_ENGINE_MMA)
+    if (c->teams)
         snprintf(text + used, n - used, " -DKDA_TEAMS=%d", (int)c->teams);
 }
 
@@ -194,7 +194,7 @@ kda_status kda_program_kernel(kda_context *ctx, const kda_problem *p, const stru
         [KDA_STAGE_STEP_ONE] = {state_cl, step_cl},
         [KDA_STAGE_TABLE] = {table_cl},
         [KDA_STAGE_PREPARE] = {lanes_cl, chunk_cl, slab_cl, triangle_cl, prepare_cl},
-        [KDA_STAGE_SCAN] = {scan_cl},
+        [KDA_STAGE_SCAN] = {unit_cl, scan_cl},
         [KDA_STAGE_GEMM] = {gemm_cl},
         [KDA_STAGE_MMA] = {copies_cl, matrix_cl, warp_cl, mma_order_cl, mma_operands_cl,
                            mma_prepare_cl, mma_scan_cl, mma_cl},
@@ -224,7 +224,8 @@ kda_status kda_program_probe(kda_context *ctx, bool matrix, const char *text, co
                              const char *name, cl_kernel *kernel)
 {
     const sources source = {
-        args_h, tile_cl, common_cl, matrix ? copies_cl : NULL, matrix ? matrix_cl : NULL, text};
+        args_h, tile_cl, common_cl, unit_cl, matrix ? copies_cl : NULL, matrix ? matrix_cl : NULL,
+        text};
     return make_kernel(ctx, source, options, KDA_LOG_DEBUG, name, kernel);
 }
 

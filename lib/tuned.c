@@ -188,8 +188,6 @@ static kda_status read_row(const kda_context *ctx, struct kda_tuned *row, bool *
                 LINE "nothing is chosen: one of engine, chunk, "
                      "recurrent_up_to and scan must be there",
                 row->line);
-    KDA_REQUIRE(ctx, row->engine != KDA_ENGINE_MMA || !row->chunk || row->chunk == 64,
-                LINE "chunk must be 64 with engine=mma (is %d)", row->line, (int)row->chunk);
     return KDA_OK;
 }
 

@@ -23,7 +23,7 @@ int64_t kda_workspace_chunks(const struct kda_config *c, int64_t tokens, int64_t
 static int64_t factor_floats(const struct kda_config *c)
 {
     int64_t C = c->chunk, K = c->padded_k, V = c->padded_v;
-    if (c->engine == KDA_ENGINE_MMA)
+    if (c->teams)
         return align(66560 / 4);                 /* IMAGE_BYTES in cl/common.cl */
     return align(3 * C * K + C * C + K + C * V); /* FACTOR_* in cl/common.cl */
 }
@@ -40,7 +40,7 @@ struct kda_workspace kda_workspace_layout(const kda_problem *p, const struct kda
     w.carry[1] = w.carry[0] + carry_floats(p, c);
     int64_t blocks = c->piece * p->value_heads;
     w.progress = w.carry[1] + carry_floats(p, c);
-    w.factors = w.progress + (c->engine == KDA_ENGINE_MMA ? align(2 * blocks) : 0);
+    w.factors = w.progress + (c->teams ? align(2 * blocks) : 0);
     int64_t end = w.factors + blocks * w.factor_stride;
     if (c->engine == KDA_ENGINE_CLBLAST) {
         w.states_in = end;

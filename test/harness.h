@@ -161,6 +161,7 @@ TCase *tcase_soak(enum level level);
 TCase *tcase_decode(int calls);
 TCase *tcase_queues(void);
 TCase *tcase_mma(void);
+TCase *tcase_units(void);
 TCase *tcase_engines(void);
 Suite *suite_shapes(enum level level);
 Suite *suite_relations(void);

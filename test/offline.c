@@ -19,23 +19,25 @@ static const struct device {
     enum kda_path path;
     int32_t lanes;
     bool is_cpu, matrix;
+    enum kda_unit unit;
     cl_uint compute_units;
     size_t max_work_group;
     cl_ulong local_bytes;
 } devices[] = {
-    {"gfx906", KDA_PATH_LOCAL, 1, false, false, 60, 256, 65536},
-    {"gfx90a", KDA_PATH_LOCAL, 1, false, false, 104, 256, 65536},
-    {"gfx942", KDA_PATH_LOCAL, 1, false, false, 304, 256, 65536},
-    {"gfx1100", KDA_PATH_LOCAL, 1, false, false, 48, 256, 65536},
-    {"gfx1201", KDA_PATH_LOCAL, 1, false, false, 32, 256, 65536},
-    {"skl", KDA_PATH_SUB_GROUPS, 16, false, false, 24, 256, 65536},
-    {"tgllp", KDA_PATH_SUB_GROUPS, 16, false, false, 96, 512, 65536},
-    {"dg2", KDA_PATH_SUB_GROUPS, 16, false, false, 512, 1024, 65536},
-    {"pvc", KDA_PATH_SUB_GROUPS, 32, false, false, 512, 1024, 131072},
-    {"sm_80", KDA_PATH_PTX, 32, false, false, 108, 1024, 49152},
-    {"sm_90a", KDA_PATH_PTX, 32, false, true, 132, 1024, 229376},
-    {"spirv", KDA_PATH_LOCAL, 1, false, false, 8, 128, 16384},
-    {"spirv_cpu", KDA_PATH_LOCAL, 1, true, false, 8, 4096, 524288},
+    {"gfx906", KDA_PATH_LOCAL, 1, false, false, KDA_UNIT_NONE, 60, 256, 65536},
+    {"gfx908", KDA_PATH_LOCAL, 1, false, false, KDA_UNIT_MFMA, 120, 256, 65536},
+    {"gfx90a", KDA_PATH_LOCAL, 1, false, false, KDA_UNIT_MFMA, 104, 256, 65536},
+    {"gfx942", KDA_PATH_LOCAL, 1, false, false, KDA_UNIT_MFMA, 304, 256, 65536},
+    {"gfx1100", KDA_PATH_LOCAL, 1, false, false, KDA_UNIT_WMMA, 48, 256, 65536},
+    {"gfx1201", KDA_PATH_LOCAL, 1, false, false, KDA_UNIT_WMMA, 32, 256, 65536},
+    {"skl", KDA_PATH_SUB_GROUPS, 16, false, false, KDA_UNIT_NONE, 24, 256, 65536},
+    {"tgllp", KDA_PATH_SUB_GROUPS, 16, false, false, KDA_UNIT_NONE, 96, 512, 65536},
+    {"dg2", KDA_PATH_SUB_GROUPS, 16, false, false, KDA_UNIT_DPAS8, 512, 1024, 65536},
+    {"pvc", KDA_PATH_SUB_GROUPS, 32, false, false, KDA_UNIT_DPAS16, 512, 1024, 131072},
+    {"sm_80", KDA_PATH_PTX, 32, false, false, KDA_UNIT_NONE, 108, 1024, 49152},
+    {"sm_90a", KDA_PATH_PTX, 32, false, true, KDA_UNIT_NONE, 132, 1024, 229376},
+    {"spirv", KDA_PATH_LOCAL, 1, false, false, KDA_UNIT_NONE, 8, 128, 16384},
+    {"spirv_cpu", KDA_PATH_LOCAL, 1, true, false, KDA_UNIT_NONE, 8, 4096, 524288},
 };
 
 #define MODEL                                                                                      \
@@ -77,6 +79,12 @@ static const struct {
     {"mma", false,
      PROBLEM(K3, .max_tokens = 128, .engine = KDA_ENGINE_MMA, .state_layout = KDA_STATE_VK,
              .state_dtype = KDA_BF16)},
+    {"k60_mma", false,
+     PROBLEM(.heads = 1, .key_dim = 60, .value_dim = 5, .max_tokens = 512, .dtype = KDA_BF16,
+             .chunk = 16, .rule = KDA_RULE_ADDITIVE, .engine = KDA_ENGINE_MMA)},
+    {"k256_mma", false,
+     PROBLEM(.heads = 2, .key_dim = 256, .value_dim = 200, .max_tokens = 512, .dtype = KDA_F16,
+             .chunk = 64, .engine = KDA_ENGINE_MMA)},
 };
 
 static const char *folder;
@@ -216,6 +224,7 @@ kda_status __wrap_kda_device_probe(kda_context *ctx)
     d->lanes = device->lanes;
     d->is_cpu = device->is_cpu;
     d->matrix = device->matrix;
+    d->unit = device->unit;
     d->compute_units = device->compute_units;
     d->max_work_group = device->max_work_group;
     d->local_bytes = device->local_bytes;
@@ -248,7 +257,8 @@ static void make_plans(void)
         &ctx, kda_context_params(.device = (cl_device_id)&anything, .log = print_log));
     for (problem = 0; ctx && problem < KDA_COUNT_OF(problems); problem++) {
         const kda_problem *p = &problems[problem].problem;
-        if (p->engine == KDA_ENGINE_MMA && !device->matrix && !device->is_cpu)
+        if (p->engine == KDA_ENGINE_MMA && !device->unit &&
+            !((device->matrix || device->is_cpu) && p->key_dim == 128))
             continue;
         errors += kda_plan_create(&plan, ctx, p) != KDA_OK;
         kda_plan_destroy(&plan);

@@ -5,12 +5,15 @@
  *     KDA_PRETEND_WORK_GROUP=N    work-groups have at most N items
  *     KDA_PRETEND_KERNEL=N        the same, but only a kernel that was built says so
  *     KDA_PRETEND_ALLOC=BYTES     buffers are no larger, but for what tests put around their
- * contents
+ *                                 contents
+ *     KDA_PRETEND_UNIT=NAME       it has a matrix unit of pretend_unit.c
  *
  * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
+#include <string.h>
 
 #include "kda.h"
+#include "pretend_unit.h"
 
 cl_int __real_clGetDeviceInfo(cl_device_id id, cl_device_info what, size_t size, void *value,
                               size_t *answer);
@@ -35,6 +38,11 @@ cl_int __wrap_clEnqueueNDRangeKernel(cl_command_queue queue, cl_kernel kernel, c
                                      const size_t *local, cl_uint waits, const cl_event *wait,
                                      cl_event *event);
 
+cl_program __real_clCreateProgramWithSource(cl_context context, cl_uint count, const char **text,
+                                            const size_t *lengths, cl_int *code);
+cl_program __wrap_clCreateProgramWithSource(cl_context context, cl_uint count, const char **text,
+                                            const size_t *lengths, cl_int *code);
+
 static unsigned long long limit(const char *name)
 {
     const char *text = getenv(name);
@@ -43,6 +51,7 @@ static unsigned long long limit(const char *name)
 #define MOST_ITEMS limit("KDA_PRETEND_WORK_GROUP")
 #define MOST_OF_KERNEL limit("KDA_PRETEND_KERNEL")
 #define MOST_BYTES limit("KDA_PRETEND_ALLOC")
+#define SUB_GROUP_SIZES 0x4108 /* CL_DEVICE_SUB_GROUP_SIZES_INTEL */
 
 static size_t most_of_kernel(void)
 {
@@ -53,9 +62,19 @@ static size_t most_of_kernel(void)
 cl_int __wrap_clGetDeviceInfo(cl_device_id id, cl_device_info what, size_t size, void *value,
                               size_t *answer)
 {
-    cl_int err = __real_clGetDeviceInfo(id, what, size, value, answer);
+    const struct pretend_unit *unit = pretend_unit();
+    const size_t more = unit && what == CL_DEVICE_EXTENSIONS ? strlen(unit->extension) : 0;
+    cl_int err = __real_clGetDeviceInfo(id, what, size - (value ? more : 0), value, answer);
+    if (!err && answer)
+        *answer += more;
     if (err || !value)
         return err;
+    if (more)
+        strcat(value, unit->extension);
+    if (unit && what == SUB_GROUP_SIZES && answer) {
+        *(size_t *)value = unit->lanes;
+        *answer = sizeof(size_t);
+    }
     if (what == CL_DEVICE_TYPE && getenv("KDA_PRETEND_TYPE"))
         *(cl_device_type *)value = CL_DEVICE_TYPE_GPU;
     if (what == CL_DEVICE_MAX_WORK_GROUP_SIZE && *(size_t *)value > MOST_ITEMS)
@@ -98,4 +117,14 @@ cl_int __wrap_clEnqueueNDRangeKernel(cl_command_queue queue, cl_kernel kernel, c
                ? CL_INVALID_WORK_GROUP_SIZE
                : __real_clEnqueueNDRangeKernel(queue, kernel, dims, offset, global, local, waits,
                                                wait, event);
+}
+
+cl_program __wrap_clCreateProgramWithSource(cl_context context, cl_uint count, const char **text,
+                                            const size_t *lengths, cl_int *code)
+{
+    const struct pretend_unit *unit = pretend_unit();
+    const char *all[16] = {unit ? unit->source : ""};
+    (void)lengths; /* the library gives none */
+    memcpy(all + 1, text, count * sizeof *text);
+    return __real_clCreateProgramWithSource(context, count + 1, all, NULL, code);
 }

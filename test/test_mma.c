@@ -149,6 +149,43 @@ START_TEST(test_mma_resumption_from_checkpoints)
 }
 END_TEST
 
+/* Matrix units of AMD and Intel take what the engine fused does. */
+static const char *const unit_calls[] = {
+    "K=128 V=128 dtype=bf16 lengths=70,0,1,64 chunk=64 " MODEL BOUNDED,
+    "K=60 V=21 HV=2 dtype=f16 lengths=50,17,0 chunk=16 checkpoint=16 g=slow k=same norm=1",
+    "K=256 V=72 dtype=f16 lengths=75 layout=vk rule=additive g=decay state=normal",
+    "K=1 V=1 dtype=bf16 lengths=40 gate=none norm=1 state=normal",
+    "K=33 V=17 dtype=f32 lengths=40 gate=none norm=1 state=normal", /* not by units of bf16 */
+};
+
+START_TEST(test_unit_call)
+{
+    NEEDS(device.id, "the CPU backend has no matrix units");
+    const char *units = fact("matrix_units");
+    /* A device that is to pretend must not get around it. */
+    NEEDS(strstr(units, "AMD") || strstr(units, "Intel") || getenv("KDA_PRETEND_UNIT"),
+          "no matrix units of AMD or Intel");
+    struct call *call = make("engine=mma schedule=chunkwise %s", unit_calls[_i]);
+    if (call->problem.dtype == KDA_F32 && strstr(units, "bf16")) {
+        kda_plan *plan;
+        ck_assert_int_eq(kda_plan_create(&plan, device.ctx, &call->problem), KDA_UNSUPPORTED);
+        return;
+    }
+    char plan[512];
+    call = run("engine=mma schedule=chunkwise %s", unit_calls[_i]);
+    kda_plan_describe(plan_for(call), plan, sizeof plan);
+    ck_assert_msg(strstr(plan, " unit="), "%s", plan);
+}
+END_TEST
+
+TCase *tcase_units(void)
+{
+    TCase *tcase = tcase_create("units");
+    tcase_add_checked_fixture(tcase, NULL, harness_teardown);
+    tcase_add_loop_test(tcase, test_unit_call, 0, sizeof(unit_calls) / sizeof(unit_calls[0]));
+    return tcase;
+}
+
 TCase *tcase_mma(void)
 {
     TCase *tcase = tcase_create("mma");

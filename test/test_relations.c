@@ -342,5 +342,6 @@ Suite *suite_relations(void)
     suite_add_tcase(suite, tcase_engines());
     suite_add_tcase(suite, tcase_queues());
     suite_add_tcase(suite, tcase_mma());
+    suite_add_tcase(suite, tcase_units());
     return suite;
 }

@@ -147,8 +147,8 @@ static void search_engines(struct search *s)
         try_candidate(s, (struct candidate){.engine = KDA_ENGINE_FUSED, .chunk = chunk});
     for (int chunk = 16; !s->b->small && chunk <= 64; chunk *= 2)
         try_candidate(s, (struct candidate){.engine = KDA_ENGINE_CLBLAST, .chunk = chunk});
-    if (!s->b->small)
-        try_candidate(s, (struct candidate){.engine = KDA_ENGINE_MMA, .chunk = 64});
+    for (int chunk = 16; !s->b->small && chunk <= 64; chunk *= 2)
+        try_candidate(s, (struct candidate){.engine = KDA_ENGINE_MMA, .chunk = chunk});
 }
 
 /* Tiles of kda_scan: one number after the other, the others as they are best by then. */
