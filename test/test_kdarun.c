@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
@@ -214,6 +215,31 @@ START_TEST(test_out_is_all_or_nothing)
 }
 END_TEST
 
+/* A signal ends the process in the middle of the file. */
+START_TEST(test_nothing_is_left_of_an_interrupted_file)
+{
+    static const double data[1000];
+    const struct st_tensor list[] = {{"a", ST_F64, 1, {1000}, data}};
+    char error[ST_ERROR_SIZE];
+    int status;
+    write_bytes("out", "precious", 8);
+    pid_t child = fork();
+    if (child == 0) {
+        const struct rlimit limit = {4096, 4096};
+        setrlimit(RLIMIT_FSIZE, &limit);
+        st_write("out", list, COUNT(list), NULL, 0, error);
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ);
+    size_t size;
+    char *bytes = read_bytes("out", &size);
+    ck_assert_str_eq(bytes, "precious");
+    free(bytes);
+    CHECK_FOLDER("out");
+}
+END_TEST
+
 START_TEST(test_written_tensors_are_aligned)
 {
     const double data[2] = {1, 2};
@@ -285,6 +311,7 @@ static Suite *suite_files(void)
     tcase_add_test(out, test_out_with_a_failed_check);
     tcase_add_test(out, test_out_replaces_what_a_link_points_to);
     tcase_add_test(out, test_out_is_all_or_nothing);
+    tcase_add_test(out, test_nothing_is_left_of_an_interrupted_file);
     tcase_add_test(out, test_written_tensors_are_aligned);
     tcase_add_loop_test(out, test_unaligned_data, 0, 2);
     suite_add_tcase(suite, check);

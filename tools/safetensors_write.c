@@ -9,6 +9,7 @@
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +51,37 @@ static bool target_find(struct target *target, const char *path, char *error)
         return st_fail(error, path, "out of memory");
     snprintf(target->temporary, size, "%s.%ld.tmp", target->path, (long)getpid());
     return true;
+}
+
+/* What a signal that ends the process leaves behind otherwise: the file that is being written. */
+static const int endings[] = {SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+enum { ENDINGS = sizeof(endings) / sizeof(endings[0]) };
+static const char *unfinished;
+
+static void remove_unfinished(int signal_number)
+{
+    unlink(unfinished);
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
+/* Signals that somebody ignores stay ignored. */
+static void watch_signals(const char *temporary, struct sigaction before[ENDINGS])
+{
+    struct sigaction action = {.sa_handler = remove_unfinished};
+    sigemptyset(&action.sa_mask);
+    unfinished = temporary;
+    for (int i = 0; i < ENDINGS; ++i) {
+        sigaction(endings[i], NULL, &before[i]);
+        if (before[i].sa_handler == SIG_DFL)
+            sigaction(endings[i], &action, NULL);
+    }
+}
+
+static void leave_signals(const struct sigaction before[ENDINGS])
+{
+    for (int i = 0; i < ENDINGS; ++i)
+        sigaction(endings[i], &before[i], NULL);
 }
 
 /* -1 on failure. */
@@ -151,8 +183,8 @@ static bool write_content(int fd, const char *header, const struct st_tensor *co
     return ok;
 }
 
-static bool write_target(const struct target *target, const char *header,
-                         const struct st_tensor *const *order, size_t count)
+static bool write_temporary(const struct target *target, const char *header,
+                            const struct st_tensor *const *order, size_t count)
 {
     int fd = target_open(target);
     if (fd < 0)
@@ -172,6 +204,18 @@ static bool write_target(const struct target *target, const char *header,
         unlink(target->temporary);
         errno = code;
     }
+    return ok;
+}
+
+static bool write_target(const struct target *target, const char *header,
+                         const struct st_tensor *const *order, size_t count)
+{
+    struct sigaction before[ENDINGS];
+    watch_signals(target->temporary, before);
+    bool ok = write_temporary(target, header, order, count);
+    int code = errno;
+    leave_signals(before);
+    errno = code;
     return ok;
 }
 
