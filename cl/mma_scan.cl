@@ -79,6 +79,13 @@ job_of(const struct kda_call_args *a, __global const int *cu_seqlens,
     return j;
 }
 
+/* Makes it one that has no chunks. */
+static inline void clear(__local struct job *j)
+{
+    j->sequence = j->slot = j->start = j->length = 0;
+    j->begin = j->end = j->first = j->chunks = j->head = j->col = 0;
+}
+
 /* The first token of a job's chunk, counted from the sequence's, and how many tokens it has. */
 #define ROW_OF(j, chunk) (((j).first - (j).begin + (chunk)) * 64l)
 #define ROWS(j, chunk) ((int)min((j).length - ROW_OF(j, chunk), 64l))
@@ -347,10 +354,10 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
             continue;
 #else
     { /* one job for each work-group, so that no barrier stands in a branch: see step.cl */
-        const struct job none = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
-        *job = none;
         if (scanner < jobs)
             *job = job_of(a, cu_seqlens, state_index, accepted, workspace, sequences, scanner);
+        else
+            clear(job);
         const int chunks = job->chunks;
         MOVE_TOKENS(0, 0, lid)
         FETCH_IMAGES(0, 0, lid)

@@ -414,7 +414,7 @@ static kda_status launch_piece(const kda_plan *plan, struct chain *chain, const 
     const struct kda_launch *l = plan->backend;
     const struct kda_config *c = &l->config;
     struct kda_shares shares = {0};
-    if (c->engine == KDA_ENGINE_MMA) {
+    if (c->teams) {
         shares =
             kda_config_mma_shares(plan->ctx, &plan->problem, c, run->sequences, args->chunk_count);
         args->preparers = shares.preparers;
