@@ -164,14 +164,6 @@ static inline void copy_16(__local void *to, __global const void *from, int ther
                      : "memory");
 }
 
-/* What copy_16 has begun since the last time is a group; copies_wait: until all groups of this item
- * but the last `pending` are there. */
-static inline void copies_mark(void)
-{
-    __asm__ volatile("cp.async.commit_group;" : : : "memory");
-}
-#define copies_wait(pending) __asm__ volatile("cp.async.wait_group %0;" : : "n"(pending) : "memory")
-
 /* A barrier of the index-th so many items of a work-group: others need not take part. */
 static inline void part_barrier(int index, int items)
 {

@@ -277,7 +277,7 @@ static __attribute__((always_inline)) inline void exchange(const struct kda_call
     }
 
 /* The work of one of `scanners` work-groups, of whose items the first are teams, the next movers,
- * and the others have nothing to do. */
+ * one fetches images, and the others have nothing to do. */
 static __attribute__((always_inline)) inline void
 scan(const struct kda_call_args *a, __global const data_t *v, __global const int *cu_seqlens,
      __global const int *state_index, __global const int *write_index, __global const int *accepted,
@@ -317,17 +317,20 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
     }
     if (warp >= TEAM_WARPS) {
         MOVER_REGISTERS
-        int chunk = 0, left = STAGES + 1; /* the last O goes so many turns after its V came */
+        int chunk = 0, chunks = 0;
+        int left = STAGES + 1; /* the last O goes so many turns after its V came */
         uint number = scanner;
         job->chunks = 0;
         for (int i = 0; left > 0; i++) {
-            while (chunk == job->chunks && number < jobs) {
+            while (chunk == chunks && number < jobs) {
+                lanes_sync(); /* the last one has been used */
                 *job = job_of(a, cu_seqlens, state_index, accepted, workspace, sequences, number);
                 number += scanners;
+                chunks = job->chunks;
                 chunk = 0;
             }
             MOVE_TOKENS(i, chunk, lid - 32 * TEAM_WARPS)
-            if (chunk < job->chunks)
+            if (chunk < chunks)
                 chunk++;
             else
                 left--;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "../lib/internal.h"
+#include "runner.h"
 #include "spec.h"
 
 enum outcome { RIGHT, WRONG, BROKEN, NO_MEMORY };
@@ -218,9 +219,5 @@ int main(void)
     tcase_add_test(tc, test_small_local_memory);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return runner_run(runner) ? EXIT_FAILURE : EXIT_SUCCESS;
 }
