@@ -46,7 +46,7 @@ struct kda_call_args {
     kda_i32 step_limit;   /* longest sequence that goes token by token */
     float scale, gate_bound;
     kda_i32 value_dim, checkpoint_every;
-    struct kda_layout initial_state, final_state, q, k, v, g, beta, out, checkpoints;
+    struct kda_layout initial_state, q, k, v, g, beta, out, final_state, checkpoints;
     /* Offsets in elements. */
     kda_i64 a_log, dt_bias, cu_seqlens, state_index, write_index, accepted, fresh;
     kda_i64 tokens, sequences, slots, index_columns;
