@@ -17,8 +17,8 @@ static int64_t read_index(const struct kda_tensor *t, int64_t i)
 static int64_t read_at(const struct kda_run *r, int64_t n)
 {
     const struct kda_tensor *accepted = &r->tensor[KDA_TENSOR_ACCEPTED];
-    int64_t column = accepted->host ? read_index(accepted, n) - 1 : 0;
-    return column < 0 ? -1 : n * r->columns + column;
+    const int64_t count = accepted->host ? read_index(accepted, n) : 1;
+    return count <= 0 ? -1 : n * r->columns + count - 1;
 }
 
 static int64_t read_slot(const struct kda_run *r, int64_t n)

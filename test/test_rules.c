@@ -115,6 +115,13 @@ static void accepted(struct trial *t, int32_t a, int32_t b, int32_t c)
     t->args.accepted.host = t->accepted.i32;
 }
 
+static void accepted64(struct trial *t, int64_t a, int64_t b, int64_t c)
+{
+    const int64_t list[] = {a, b, c};
+    memcpy(t->accepted.i64, list, sizeof list);
+    t->args.accepted.host = t->accepted.i64;
+}
+
 /* The call's gates with one of them changed; gate16 for tensors of a 16-bit type. */
 static void gate(struct trial *t, size_t at, float x)
 {
