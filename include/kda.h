@@ -277,8 +277,9 @@ typedef struct kda_context_params {
      * INVALID, and the log says its line. */
     const char *tuned;
     /* OpenCL: not 0: kda_enqueue reads indices, offsets, flags and log gates back from the device
-     * and refuses what kda_execute would refuse. For finding mistakes: it takes host memory, and
-     * returns only when the queue and the events in wait have come to the call. */
+     * and refuses what kda_execute would refuse, and buffers that the host may not read. For
+     * finding mistakes: it takes host memory, and returns only when the queue and the events in
+     * wait have come to the call. */
     int32_t debug;
 } kda_context_params;
 #define kda_context_params(...)                                                                    \

@@ -192,8 +192,6 @@ kda_status kda_enqueue(kda_plan *plan, cl_command_queue queue, const kda_args *a
         KDA_REQUIRE(ctx, wait[i], "kda_enqueue: wait[%u] must not be NULL", (unsigned)i);
     struct kda_run run;
     kda_status st = kda_run_resolve(plan, args, false, &run);
-    if (!st && ctx->debug)
-        st = kda_debug_check(plan, queue, &run, num_wait, wait);
     return st ? st : ctx->ops->enqueue(plan, queue, &run, num_wait, wait, event);
 }
 

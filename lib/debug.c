@@ -21,12 +21,14 @@ static kda_status read_back(const kda_context *ctx, cl_command_queue queue, stru
     t->host = malloc(bytes);
     if (!t->host)
         return kda_no_memory(ctx, t->name, bytes);
-    kda_status st = kda_cl_check(ctx,
-                                 clEnqueueReadBuffer(queue, t->mem, CL_TRUE, t->offset, bytes,
-                                                     t->host, num_wait, wait, NULL),
-                                 "clEnqueueReadBuffer");
+    const cl_int err = clEnqueueReadBuffer(queue, t->mem, CL_TRUE, t->offset, bytes, t->host,
+                                           num_wait, wait, NULL);
     t->offset = 0;
-    return st;
+    KDA_REQUIRE(ctx, err != CL_INVALID_OPERATION,
+                "kda_args.%s.mem: kda_context_params.debug reads it, so neither "
+                "CL_MEM_HOST_NO_ACCESS nor CL_MEM_HOST_WRITE_ONLY",
+                t->name);
+    return kda_cl_check(ctx, err, "clEnqueueReadBuffer");
 }
 
 kda_status kda_debug_check(const kda_plan *plan, cl_command_queue queue, const struct kda_run *run,

@@ -176,8 +176,8 @@ kda_status kda_run_check_sequences(const kda_context *ctx, struct kda_run *run);
 /* All rules for what tensors in host memory contain. */
 kda_status kda_run_check_contents(const kda_plan *plan, struct kda_run *run);
 
-/* debug.c: the same for a call whose tensors are in device memory, once the queue has come to it.
- */
+/* debug.c: the same for a call whose tensors are in device memory, in buffers that hold them, once
+ * the queue has come to it. */
 kda_status kda_debug_check(const kda_plan *plan, cl_command_queue queue, const struct kda_run *run,
                            cl_uint num_wait, const cl_event *wait);
 

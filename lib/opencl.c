@@ -218,6 +218,8 @@ static kda_status enqueue(kda_plan *plan, cl_command_queue queue, const struct k
     kda_status st = check_queue(plan->ctx, queue);
     if (!st)
         st = check_buffers(plan->ctx, run);
+    if (!st && plan->ctx->debug)
+        st = kda_debug_check(plan, queue, run, num_wait, wait);
     return st ? st : kda_launch_run(plan, queue, run, num_wait, wait, event);
 }
 

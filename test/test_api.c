@@ -55,12 +55,9 @@ static struct outputs valid_outputs(enum base base, bool device)
     return trial_outputs(&t);
 }
 
-void try_call(enum base base, bool device, void (*change)(struct trial *t), kda_status status,
-              const char *words, const char *what)
+static void try_trial(struct trial t, void (*change)(struct trial *t), kda_status status,
+                      const char *words, const char *what)
 {
-    struct outputs before = valid_outputs(base, device);
-    ck_assert(!outputs_untouched(&before));
-    struct trial t = trial_make(rig, base, device);
     trial_poison(&t);
     change(&t);
     log_clear(&rig->log);
@@ -69,6 +66,20 @@ void try_call(enum base base, bool device, void (*change)(struct trial *t), kda_
     ck_assert_msg(!t.event, "%s: an event was stored", what);
     struct outputs during = trial_outputs(&t);
     ck_assert_msg(!st || outputs_untouched(&during), "%s: an output was touched", what);
+}
+
+/* What is refused is refused in debug in the same words, before anything is read back. */
+void try_call(enum base base, bool device, void (*change)(struct trial *t), kda_status status,
+              const char *words, const char *what)
+{
+    struct outputs before = valid_outputs(base, device);
+    ck_assert(!outputs_untouched(&before));
+    struct trial t = trial_make(rig, base, device);
+    try_trial(t, change, status, words, what);
+    if (device && status) {
+        t.plan = rig_debug_plan(rig, base);
+        try_trial(t, change, status, words, what);
+    }
     struct outputs after = valid_outputs(base, device);
     ck_assert_msg(outputs_equal(&before, &after), "%s: the valid call changed", what);
 }

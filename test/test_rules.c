@@ -227,6 +227,32 @@ static void try_in_debug(const struct rule *rule)
     }
 }
 
+/* Of buffers that are for devices alone debug can't see the contents. */
+START_TEST(test_debug_must_read)
+{
+    struct trial t = trial_make(rig, FULL, true);
+    const size_t bytes = views[CU_SEQLENS].bytes;
+    char copy[128];
+    cl_int code;
+    cl_mem mem = clCreateBuffer(kda_context_cl_context(rig->ctx),
+                                CL_MEM_COPY_HOST_PTR | CL_MEM_HOST_NO_ACCESS, bytes,
+                                rig->host[CU_SEQLENS], &code);
+    ck_assert_int_eq(code, CL_SUCCESS);
+    ck_assert_int_le(bytes, sizeof copy);
+    const bool readable =
+        !clEnqueueReadBuffer(rig->queue, mem, CL_TRUE, 0, bytes, copy, 0, NULL, NULL);
+    t.args.cu_seqlens.mem = mem;
+    ck_assert_int_eq(trial_run(&t), KDA_OK);
+    t.plan = rig_debug_plan(rig, FULL);
+    log_clear(&rig->log);
+    if (readable)
+        expect(trial_run(&t), KDA_OK, "", "a readable buffer");
+    else
+        expect(trial_run(&t), KDA_INVALID, "cu_seqlens CL_MEM_HOST_NO_ACCESS", "one that is not");
+    clReleaseMemObject(mem);
+}
+END_TEST
+
 START_TEST(test_rule)
 {
     const struct rule *r = &rules[_i];
@@ -255,5 +281,7 @@ void add_rules(Suite *suite)
     for (int i = 0; i < (int)(sizeof rules / sizeof *rules); i++)
         if (applies(&rules[i]))
             tcase_add_loop_test(tc, test_rule, i, i + 1);
+    if (rig->device)
+        tcase_add_test(tc, test_debug_must_read);
     suite_add_tcase(suite, tc);
 }
