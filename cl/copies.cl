@@ -26,6 +26,8 @@
  *
  *     images_ready   one item: what its part has stored by the last barrier is there
  *     images_wait    all movers, before ring_fill: it is
+ *
+ * read_soon: memory that will be read soon comes to the last cache; bytes as of copies.
  */
 #if KDA_PATH == KDA_PATH_PTX
 
@@ -154,6 +156,13 @@ static inline void images_wait(__global const ulong *word, ulong call, int mover
                          :
                          : "l"(global_address(word)), "l"(call)
                          : "memory");
+}
+static inline void read_soon(__global const void *from, uint bytes)
+{
+    __asm__ volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
+                     :
+                     : "l"(global_address(from)), "r"(bytes)
+                     : "memory");
 }
 /* As fetch of tile.cl, 16 bytes of anything, or zeros if not `there`. */
 static inline void copy_16(__local void *to, __global const void *from, int there)

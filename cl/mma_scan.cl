@@ -12,7 +12,7 @@
  * that results of products have; all products are of transposes, so a result packed to pairs is
  * the next product's left operand, and nothing crosses lanes (see matrix.cl). A work-group is
  * KDA_TEAMS teams that share the chunk's images, and what feeds them; it takes one job after the
- * other, each a sequence, head and tile of columns, and the rings turn on from job to job.
+ * other (mma_jobs.cl), and the rings turn on from job to job.
  *
  *     registers of a lane     S^T 64, packed S^T 32, X -> E 32, O 32, packed X -> E 16, V 16
  *     local memory, a stage   65 KiB of images, a tile of 9 KiB for each team
@@ -31,15 +31,7 @@
  *
  * SPDX-License-Identifier: MIT */
 
-#ifndef KDA_TEAMS
-#define KDA_TEAMS 1 /* tiles of 64 columns in a work-group */
-#endif
-#ifndef KDA_V
-#define KDA_V 128 /* value_dim, a multiple of 64 KDA_TEAMS */
-#endif
 #define STAGES (KDA_TEAMS == 1 ? 3 : 2) /* two teams take twice as long for a chunk */
-#define TEAM_WARPS (4 * KDA_TEAMS)
-#define TILES (KDA_V / (64 * KDA_TEAMS)) /* jobs of a sequence and head */
 
 /* O of a chunk as it is stored: pairs of bf16, or the numbers themselves. */
 #if KDA_OUT_DTYPE == KDA_BF16
@@ -51,44 +43,6 @@ typedef uint result_t;
 #define RESULT(o, i) o[i]
 typedef float result_t;
 #endif
-
-/* A sequence, head and tile of columns, as far as the piece has it. */
-struct job {
-    long sequence, slot, start, length; /* its place, first token and tokens */
-    int begin, end, first, chunks;      /* its chunks; the piece's first of them, and how many */
-    int head, col;
-};
-static __attribute__((always_inline)) inline struct job
-job_of(const struct kda_call_args *a, __global const int *cu_seqlens,
-       __global const int *state_index, __global const int *accepted,
-       __global const float *workspace, uint sequences, uint number)
-{
-    const uint2 at = order_of(a, number / TILES, sequences);
-    struct job j;
-    j.sequence = chunked_sequence(a, workspace, at.s0);
-    j.head = (int)at.s1;
-    j.col = (int)(number % TILES) * (64 * KDA_TEAMS);
-    j.begin = chunk_start(a, workspace, j.sequence);
-    j.end = chunk_start(a, workspace, j.sequence + 1);
-    j.first = max(j.begin, a->first_chunk);
-    j.slot = sequence_slot(a, state_index, accepted, j.sequence);
-    j.start = sequence_start(a, cu_seqlens, j.sequence);
-    j.length = sequence_start(a, cu_seqlens, j.sequence + 1) - j.start;
-    const int last = j.slot < 0 ? 0 : min(j.end, a->first_chunk + a->chunk_count);
-    j.chunks = max(last - j.first, 0);
-    return j;
-}
-
-/* Makes it one that has no chunks. */
-static inline void clear(__local struct job *j)
-{
-    j->sequence = j->slot = j->start = j->length = 0;
-    j->begin = j->end = j->first = j->chunks = j->head = j->col = 0;
-}
-
-/* The first token of a job's chunk, counted from the sequence's, and how many tokens it has. */
-#define ROW_OF(j, chunk) (((j).first - (j).begin + (chunk)) * 64l)
-#define ROWS(j, chunk) ((int)min((j).length - ROW_OF(j, chunk), 64l))
 
 /* Where O of a chunk goes: the columns of this work-group, and how many tokens; 0: there is none.
  */
@@ -103,7 +57,7 @@ struct scan_memory {
     ushort tiles[STAGES][KDA_TEAMS][64 * TILE_ROW];
     ring_counter early_counters[2 * STAGES], late_counters[2 * STAGES], tile_counters[2 * STAGES];
     struct target targets[TARGETS];
-    struct job jobs[TEAM_WARPS + MOVERS / 32 + 1]; /* each warp's */
+    struct jobs jobs;
 #if !MOVERS
     ushort team_scratch[KDA_TEAMS][64][128];
 #endif
@@ -200,10 +154,31 @@ static __attribute__((always_inline)) inline void exchange(const struct kda_call
      CHECKPOINT(a, job->start, done) * a->checkpoints.token_stride)
 
 /* S^T in its registers from and to a state in memory. */
-#define FOR_CELLS(i, r, c)                                                                         \
+#define FOR_CELLS(i, r, c, col)                                                                    \
     UNROLL for (int i = 0; i < 64; i++) for (int r = i / 4 * 8 + 2 * t + (i & 1),                  \
-                                             c = job->col + warp * 16 + g + (i & 2) * 4, once = 1; \
+                                             c = (col) + warp * 16 + g + (i & 2) * 4, once = 1;    \
                                              once; once = 0)
+#define FIRST_OF(j)                                                                                \
+    (initial_state + a->initial_state.offset + (j)->from * a->initial_state.token_stride +         \
+     (j)->head * a->initial_state.head_stride)
+/* What a job begins with: the piece before left it, the call gives it, or zeros. */
+#define LOAD_FIRST(s, j)                                                                           \
+    {                                                                                              \
+        if ((j)->chunks > 0 && (j)->first > (j)->begin) {                                          \
+            __global const float *const from =                                                     \
+                workspace + a->carry_in + (long)(j)->head * (KDA_K * KDA_V);                       \
+            FOR_CELLS(i, r, c, (j)->col)                                                           \
+            s[i] = from[r * KDA_V + c];                                                            \
+        } else if ((j)->chunks > 0 && !(j)->fresh) {                                               \
+            __global const state_t *const from = initial_state + a->initial_state.offset +         \
+                                                 (j)->from * a->initial_state.token_stride +       \
+                                                 (j)->head * a->initial_state.head_stride;         \
+            FOR_CELLS(i, r, c, (j)->col)                                                           \
+            s[i] = load_state(from, STATE_AT(r, c, KDA_V));                                        \
+        } else {                                                                                   \
+            UNROLL for (int i = 0; i < 64; i++) s[i] = 0.0f;                                       \
+        }                                                                                          \
+    }
 
 /* This warp's columns of a tile. */
 #define TILE(stage) (memory->tiles[stage][warp >> 2] + (warp & 3) * 16)
@@ -277,7 +252,7 @@ static __attribute__((always_inline)) inline void exchange(const struct kda_call
     }
 
 /* The work of one of `scanners` work-groups, of whose items the first are teams, the next movers,
- * one fetches images, and the others have nothing to do. */
+ * one fetches images, one scouts, and the others have nothing to do. */
 static __attribute__((always_inline)) inline void
 scan(const struct kda_call_args *a, __global const data_t *v, __global const int *cu_seqlens,
      __global const int *state_index, __global const int *write_index, __global const int *accepted,
@@ -290,50 +265,52 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
 #endif
     const int lid = (int)get_local_id(0), lane = lid & 31, warp = lanes_uniform(lid >> 5);
     int g = lane >> 2, t = lane & 3;
-    const uint sequences = chunked_sequences(a, workspace);
-    const uint jobs = sequences * (uint)a->value_heads * TILES;
 
     if (lid == 0) {
         ring_init(memory->early_counters, STAGES, 1, TEAM_WARPS);
         ring_init(memory->late_counters, STAGES, 1, TEAM_WARPS);
         ring_init(memory->tile_counters, STAGES, MOVERS, TEAM_WARPS);
+        ring_init(memory->jobs.counters, JOBS, 1, JOB_READERS);
     }
     barrier(CLK_LOCAL_MEM_FENCE); /* counters are there */
-    __local struct job *const job = &memory->jobs[warp];
     int stage = 0, turn = 0;
 #if MOVERS
+    __local struct jobs *const jobs = &memory->jobs;
+    __local const struct job *job;
+    /* One item each, so that no lane lags behind the turns of a ring. */
     if (warp >= TEAM_WARPS + MOVERS / 32) {
         FETCHER_REGISTERS
-        if (lid != 32 * TEAM_WARPS + MOVERS)
-            return; /* one item, so that no lane lags behind the turns of the ring */
-        for (uint number = scanner, i = 0; number < jobs; number += scanners) {
-            *job = job_of(a, cu_seqlens, state_index, accepted, workspace, sequences, number);
-            for (int chunk = 0; chunk < job->chunks; chunk++, i++) {
-                FETCH_IMAGES(i, chunk, 0)
-                NEXT_STAGE
+        if (lid == SCOUT)
+            scout(a, cu_seqlens, state_index, write_index, accepted, fresh, workspace, jobs,
+                  scanner, scanners);
+        if (lid == FETCHER)
+            for (int j = 0, i = 0; (job = wait_job(jobs, j))->chunks; leave_job(jobs, j++)) {
+                if (job->first == job->begin && !job->fresh && (a->has & KDA_HAS_WIDE_STATES))
+                    read_soon(FIRST_OF(job), KDA_K * KDA_V * sizeof(state_t));
+                for (int chunk = 0; chunk < job->chunks; chunk++, i++) {
+                    FETCH_IMAGES(i, chunk, 0)
+                    NEXT_STAGE
+                }
             }
-        }
         return;
     }
     if (warp >= TEAM_WARPS) {
         MOVER_REGISTERS
-        int chunk = 0, chunks = 0;
+        job = wait_job(jobs, 0);
+        int j = 0, chunk = 0, chunks = job->chunks;
         int left = STAGES + 1; /* the last O goes so many turns after its V came */
-        uint number = scanner;
-        job->chunks = 0;
         for (int i = 0; left > 0; i++) {
-            while (chunk == chunks && number < jobs) {
-                lanes_sync(); /* the last one has been used */
-                *job = job_of(a, cu_seqlens, state_index, accepted, workspace, sequences, number);
-                number += scanners;
+            MOVE_TOKENS(i, chunk, lid - 32 * TEAM_WARPS)
+            if (chunks == 0)
+                left--;
+            else if (++chunk == chunks) {
+                lanes_sync(); /* the job has been used */
+                if (lane == 0)
+                    leave_job(jobs, j);
+                job = wait_job(jobs, ++j);
                 chunks = job->chunks;
                 chunk = 0;
             }
-            MOVE_TOKENS(i, chunk, lid - 32 * TEAM_WARPS)
-            if (chunk < chunks)
-                chunk++;
-            else
-                left--;
             NEXT_STAGE
         }
         return;
@@ -349,39 +326,25 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
     for (int i = 0; i < 32; i++)
         o[i] = 0.0f;
 #if MOVERS
-    for (uint number = scanner; number < jobs; number += scanners) {
-        lanes_sync(); /* the last one has been used */
-        *job = job_of(a, cu_seqlens, state_index, accepted, workspace, sequences, number);
+    for (int taken = 0;; taken++) {
+        job = wait_job(jobs, taken);
         const int chunks = lanes_uniform(job->chunks);
         if (chunks == 0)
-            continue;
+            break;
 #else
     { /* one job for each work-group, so that no barrier stands in a branch: see step.cl */
-        if (scanner < jobs)
-            *job = job_of(a, cu_seqlens, state_index, accepted, workspace, sequences, scanner);
-        else
-            clear(job);
+        __local struct job *const job = memory->jobs.job;
+        if (lid == 0)
+            *job = find_job(a, cu_seqlens, state_index, write_index, accepted, fresh, workspace,
+                            scanner);
+        barrier(CLK_LOCAL_MEM_FENCE); /* the job is there */
         const int chunks = job->chunks;
         MOVE_TOKENS(0, 0, lid)
         FETCH_IMAGES(0, 0, lid)
 #endif
         HIDE(g); /* where cells of states are is made out anew for each, not kept */
         float s[64];
-        const long carried = (long)job->head * KDA_K * KDA_V;
-        if (job->first > job->begin) {
-            FOR_CELLS(i, r, c)
-            s[i] = workspace[a->carry_in + carried + (long)r * KDA_V + c];
-        } else if (chunks > 0 && !is_fresh(a, fresh, job->sequence)) {
-            __global const state_t *const from = initial_state + a->initial_state.offset +
-                                                 job->slot * a->initial_state.token_stride +
-                                                 job->head * a->initial_state.head_stride;
-            FOR_CELLS(i, r, c)
-            s[i] = load_state(from, STATE_AT(r, c, KDA_V));
-        } else {
-            UNROLL
-            for (int i = 0; i < 64; i++)
-                s[i] = 0.0f;
-        }
+        LOAD_FIRST(s, job)
         TAKE_VALUES
         for (int chunk = 0; chunk < chunks; chunk++) {
             const long chunk_row = ROW_OF(*job, chunk);
@@ -391,7 +354,7 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
             __local const float2 *const diagonal = (__local const float2 *)(image + IMAGE_DIAGONAL);
             if (is_checkpoint(a, chunk_row, job->length)) {
                 __global state_t *const to = CHECKPOINT_AT(chunk_row);
-                FOR_CELLS(i, r, c)
+                FOR_CELLS(i, r, c, job->col)
                 store_state(to, STATE_AT(r, c, KDA_V), s[i]);
             }
 
@@ -482,31 +445,33 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
         const long done = ROW_OF(*job, chunks); /* tokens behind us, if the last chunk was full */
         if (chunks > 0 && is_checkpoint(a, done, job->length)) {
             __global state_t *const to = CHECKPOINT_AT(done);
-            FOR_CELLS(i, r, c)
+            FOR_CELLS(i, r, c, job->col)
             store_state(to, STATE_AT(r, c, KDA_V), s[i]);
         }
-        const int last = job->first + chunks;
-        const long final =
-            chunks > 0 && last == job->end ? write_slot(a, write_index, job->sequence, 0) : -1;
-        if (final >= 0) {
+        if (chunks > 0 && job->to >= 0) {
             __global state_t *const to = final_state + a->final_state.offset +
-                                         final * a->final_state.token_stride +
+                                         job->to * a->final_state.token_stride +
                                          job->head * a->final_state.head_stride;
-            FOR_CELLS(i, r, c)
+            FOR_CELLS(i, r, c, job->col)
             store_state(to, STATE_AT(r, c, KDA_V), s[i]);
         }
-        if (chunks > 0 && last < job->end)
-            FOR_CELLS(i, r, c)
-        workspace[a->carry_out + carried + (long)r * KDA_V + c] = s[i];
-#if !MOVERS
+        if (chunks > 0 && job->first + chunks < job->end) {
+            __global float *const to = workspace + a->carry_out + (long)job->head * (KDA_K * KDA_V);
+            FOR_CELLS(i, r, c, job->col)
+            to[r * KDA_V + c] = s[i];
+        }
+#if MOVERS
+        lanes_sync(); /* the job has been used */
+        if (lane == 0)
+            leave_job(jobs, taken);
+    }
+    LAST_OUTPUT
+#else
         LAST_OUTPUT
         for (int i = chunks + 1; i <= chunks + STAGES; i++) {
             NEXT_STAGE
             MOVE_TOKENS(i, i, lid)
         }
-#endif
     }
-#if MOVERS
-    LAST_OUTPUT
 #endif
 }

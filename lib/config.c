@@ -259,7 +259,7 @@ static const char *mma_obstacle(const kda_context *ctx, const kda_problem *p,
 
 /* What a work-group of kda_mma takes, in ns: to prepare a chunk and head, to scan one of one or two
  * tiles, to begin and end a scan (H200, 2026-11-30). Their relation is what counts. */
-enum { PREPARE_NS = 6350, SCAN_NS = 1280, SCAN_TWO_NS = 1900, SCAN_ENDS_NS = 3000 };
+enum { PREPARE_NS = 6300, SCAN_NS = 1290, SCAN_TWO_NS = 1960, SCAN_ENDS_NS = 3600 };
 
 /* How many of `units` work-groups should scan, so that the longer of both parts is as short as can
  * be, and how long it then is. */
