@@ -63,8 +63,8 @@ static void program_path(const struct kda_cache *cache, const char *key, char *p
 /* A file's bytes, to be freed; NULL with size 0: there is none, else it can't be read. */
 static char *read_file(const char *path, size_t *size)
 {
-    *size = 0;
     FILE *file = fopen(path, "rb");
+    *size = !file && errno != ENOENT && errno != ENOTDIR;
     if (!file)
         return NULL;
     long end = fseek(file, 0, SEEK_END) ? -1 : ftell(file);
@@ -125,7 +125,8 @@ cl_program kda_cache_load(const kda_context *ctx, const char *key, const char *o
         kda_log(ctx, KDA_LOG_DEBUG, "program read from %s", path);
     else
         kda_log(ctx, KDA_LOG_WARN, "%s %s: the program is built again", path,
-                binary ? "is not to the driver's liking" : "is damaged or not a program's");
+                binary ? "is not to the driver's liking"
+                       : "is unreadable, damaged or not a program's");
     return program;
 }
 

@@ -261,8 +261,6 @@ int32_t kda_pool_lanes(struct kda_pool *pool, double ns)
 void kda_pool_run(struct kda_pool *pool, int64_t count, int32_t lanes,
                   void (*fn)(void *, int64_t, int32_t), void *arg)
 {
-    if (count < 1)
-        return;
     struct job job;
     job.fn = fn;
     job.arg = arg;

@@ -5,9 +5,11 @@
 #ifndef CALLS_H
 #define CALLS_H
 
+#include <dirent.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "kda.h"
 
@@ -24,6 +26,20 @@
     X(int, pthread_create,                                                                         \
       (pthread_t * t, const pthread_attr_t *attributes, void *(*fn)(void *), void *arg),           \
       (t, attributes, fn, arg))
+/* Those for files, with what they return then; by the names that they have where files may be
+ * large. */
+#define CALLS_FILE(X)                                                                              \
+    X(FILE *, fopen64, (const char *path, const char *mode), (path, mode), NULL)                   \
+    X(FILE *, fdopen, (int file, const char *mode), (file, mode), NULL)                            \
+    X(DIR *, opendir, (const char *path), (path), NULL)                                            \
+    X(int, mkstemp64, (char *path), (path), -1)                                                    \
+    X(int, mkdir, (const char *path, mode_t mode), (path, mode), -1)                               \
+    X(int, rename, (const char *from, const char *to), (from, to), -1)                             \
+    X(int, lstat64, (const char *path, struct stat64 *s), (path, s), -1)                           \
+    X(int, fseek, (FILE * file, long n, int from), (file, n, from), -1)                            \
+    X(long, ftell, (FILE * file), (file), -1)                                                      \
+    X(size_t, fread, (void *p, size_t size, size_t n, FILE *file), (p, size, n, file), 0)          \
+    X(size_t, fwrite, (const void *p, size_t size, size_t n, FILE *file), (p, size, n, file), 0)
 /* OpenCL's that store a code and return NULL. */
 #define CALLS_HANDLE(X)                                                                            \
     X(cl_mem, clCreateBuffer,                                                                      \

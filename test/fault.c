@@ -1,6 +1,7 @@
 /* The functions in front of the real ones; see fault.h.
  *
  * SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE /* stat64 */
 #include "fault.h"
 
 #include <clblast_c.h>
@@ -73,6 +74,27 @@ CALLS_POINTER(POINTER)
         return error;                                                                              \
     }
 CALLS_ERRNO(ERRNO)
+
+#define FILES(type, name, parameters, arguments, failure)                                          \
+    DECLARE(type, name, parameters)                                                                \
+    {                                                                                              \
+        if (!fails(#name))                                                                         \
+            return __real_##name arguments;                                                        \
+        errno = EIO;                                                                               \
+        return failure;                                                                            \
+    }
+CALLS_FILE(FILES)
+
+/* A file is closed even where that fails. */
+DECLARE(int, fclose, (FILE * file))
+{
+    const bool fail = fails("fclose");
+    const int closed = __real_fclose(file);
+    if (!fail)
+        return closed;
+    errno = EIO;
+    return EOF;
+}
 
 #define HANDLE(type, name, parameters, arguments)                                                  \
     DECLARE(type, name, parameters)                                                                \
