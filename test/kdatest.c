@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "harness.h"
 
+#include "output.h"
 #include "spec.h"
 
 #include <errno.h>
@@ -262,7 +263,8 @@ static int test_everything(const struct options *o)
     return code;
 }
 
-int main(int argc, char **argv)
+/* The exit code. */
+static int run_options(int argc, char **argv)
 {
     struct options o = {.device = getenv("KDA_TEST_DEVICE"), .golden = GOLDEN_DIR};
     const char *seed = getenv("KDA_TEST_SEED");
@@ -283,4 +285,10 @@ int main(int argc, char **argv)
     kda_context_params params = {.struct_size = sizeof(params)};
     code = spec_resolve(o.device, &params);
     return code ? code : o.soak ? soak(&params, o.soak) : test_device(&params, &o);
+}
+
+int main(int argc, char **argv)
+{
+    output_begin();
+    return output_end("kdatest", run_options(argc, argv));
 }

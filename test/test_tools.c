@@ -485,6 +485,7 @@ int main(int argc, char **argv)
     srunner_add_suite(runner, suite_bench_threads(kdabench));
     srunner_add_suite(runner, suite_help(kdabench, kdainfo));
     srunner_add_suite(runner, suite_kdatest(kdatest, kdatest_wrong));
+    srunner_add_suite(runner, suite_output((const char *const[]){kdabench, kdainfo, kdatest}));
     srunner_add_suite(runner, suite_tune(kdabench, kdabench_wrong, kdainfo));
     int failed = runner_run(runner);
     for (int i = 0; i < COUNT(programs); ++i)

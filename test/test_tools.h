@@ -20,6 +20,7 @@ Suite *suite_bench_report(const char *path);
 Suite *suite_bench_threads(const char *path);
 Suite *suite_help(const char *kdabench_path, const char *kdainfo_path);
 Suite *suite_kdatest(const char *path, const char *wrong_path);
+Suite *suite_output(const char *const *kdabench_kdainfo_kdatest);
 Suite *suite_tune(const char *kdabench, const char *kdabench_wrong, const char *kdainfo);
 Suite *suite_programs(void);
 

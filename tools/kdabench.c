@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "bench.h"
+#include "output.h"
 #include "spec.h"
 #include "tuned.h"
 
@@ -428,7 +429,8 @@ static int open_and_measure(struct options *options, struct problems *problems)
     return exit_code;
 }
 
-int main(int argc, char **argv)
+/* The exit code. */
+static int run(int argc, char **argv)
 {
     struct options options = {.device = "auto"};
     struct problems problems = {0};
@@ -458,4 +460,10 @@ int main(int argc, char **argv)
         exit_code = open_and_measure(&options, &problems);
     free_problems(&problems);
     return exit_code;
+}
+
+int main(int argc, char **argv)
+{
+    output_begin();
+    return output_end("kdabench", run(argc, argv));
 }

@@ -3,6 +3,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "info.h"
+#include "output.h"
 #include "spec.h"
 #include "tuned.h"
 
@@ -155,7 +156,8 @@ static void print_report(const cJSON *report, const struct options *options)
     cJSON_free(text);
 }
 
-int main(int argc, char **argv)
+/* The exit code. */
+static int run(int argc, char **argv)
 {
     struct options options = {0};
     kda_context_params only = *kda_context_params(.backend = KDA_AUTO);
@@ -184,4 +186,10 @@ int main(int argc, char **argv)
     cJSON_Delete(report);
     free(list);
     return exit_code;
+}
+
+int main(int argc, char **argv)
+{
+    output_begin();
+    return output_end("kdainfo", run(argc, argv));
 }

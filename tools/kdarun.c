@@ -10,6 +10,7 @@
 
 #include "compare.h"
 #include "job.h"
+#include "output.h"
 #include "spec.h"
 #include "tuned.h"
 
@@ -353,8 +354,6 @@ static int deliver(const struct run *r)
     const struct options *o = &r->options;
     char error[ST_ERROR_SIZE];
     bool pass = !o->check || check(r);
-    if (fflush(stdout) || ferror(stdout))
-        return input_error("standard output cannot be written");
     if (o->out && !job_write(&r->job, o->out, error))
         return input_error(error);
     return pass ? 0 : EXIT_WRONG;
@@ -363,6 +362,7 @@ static int deliver(const struct run *r)
 int main(int argc, char **argv)
 {
     struct run r = {.options = {.device = "auto"}};
+    output_begin();
     r.options.set = calloc((size_t)argc, sizeof(*r.options.set));
     int code = r.options.set ? parse_options(&r.options, argc, argv) : usage("out of memory", "");
     if (code == GO_ON)
@@ -377,5 +377,5 @@ int main(int argc, char **argv)
     kda_context_destroy(&r.ctx);
     job_close(&r.job);
     free(r.options.set);
-    return code;
+    return output_end("kdarun", code);
 }
