@@ -222,19 +222,31 @@ static bool check_sizes(const struct call *call, char *why)
 {
     enum { MOST = 65536 };
     const kda_problem *p = &call->problem;
-    const bool heads =
-        p->heads >= 1 && p->heads <= MOST && p->value_heads >= 0 && p->value_heads <= MOST;
-    const bool dims =
-        p->key_dim >= 1 && p->key_dim <= 256 && p->value_dim >= 1 && p->value_dim <= MOST;
-    const bool counts =
-        call->tokens <= INT32_MAX && p->checkpoint_every >= 0 && call->columns <= 16 &&
-        call->slots >= (call->numbers[STATE_INDEX] ? 1 : 0) && call->slots <= INT32_MAX;
-    bool pads = true;
-    for (int i = 0; i < 3; i++)
-        pads &= call->pad[i] >= 0 && call->pad[i] <= MOST;
-    if (!heads || !dims || !counts || !pads)
-        snprintf(why, CALL_WHY, "a size is out of range");
-    return heads && dims && counts && pads;
+    const struct size {
+        const char *name;
+        int64_t value, least, most;
+    } sizes[] = {
+        {"H", p->heads, 1, MOST},
+        {"HV", p->value_heads, 0, MOST},
+        {"K", p->key_dim, 1, 256},
+        {"V", p->value_dim, 1, MOST},
+        {"the sum of lengths", call->tokens, 0, INT32_MAX},
+        {"checkpoint", p->checkpoint_every, 0, INT64_MAX},
+        {"columns", call->columns, INT32_MIN, 16},
+        {"slots", call->slots, call->numbers[STATE_INDEX] ? 1 : 0, INT32_MAX},
+        {"pad", call->pad[0], 0, MOST},
+        {"pad", call->pad[1], 0, MOST},
+        {"pad", call->pad[2], 0, MOST},
+    };
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        const struct size *s = &sizes[i];
+        if (s->value >= s->least && s->value <= s->most)
+            continue;
+        snprintf(why, CALL_WHY, "%s must be from %lld to %lld, not %lld", s->name,
+                 (long long)s->least, (long long)s->most, (long long)s->value);
+        return false;
+    }
+    return true;
 }
 
 static void set_defaults(struct call *call, uint64_t seed)

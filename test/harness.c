@@ -13,6 +13,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,6 +37,24 @@ void *keep(void *thing, void (*destroy)(void *))
     *m = (struct made){thing, destroy, made};
     made = m;
     return thing;
+}
+
+/* What the program came with. Check, while it runs, answers both by killing the process group,
+ * which may be the caller's. */
+static struct sigaction on_interrupt, on_terminate;
+
+void harness_begin(void)
+{
+    sigaction(SIGINT, NULL, &on_interrupt);
+    sigaction(SIGTERM, NULL, &on_terminate);
+    report_begin();
+}
+
+void harness_setup(void)
+{
+    sigaction(SIGINT, &on_interrupt, NULL);
+    sigaction(SIGTERM, &on_terminate, NULL);
+    report_test();
 }
 
 void harness_teardown(void)

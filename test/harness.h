@@ -10,6 +10,7 @@
 #define HARNESS_H
 
 #include <check.h>
+#include <stdio.h>
 
 #include "call.h"
 
@@ -48,26 +49,31 @@ extern struct worst {
     double out[KDA_BF16 + 1], state[KDA_BF16 + 1];
 } worst[ARITHMETICS];
 
-/* Every test case has this as its checked teardown: frees what the test made, shows progress. */
+/* Before suites are run on a device. */
+void harness_begin(void);
+/* Every test case has these as its checked fixture. A signal ends the program, as it does others;
+ * the teardown frees what the test made and shows progress. */
+void harness_setup(void);
 void harness_teardown(void);
 
 /* report.c. First in a test that some devices cannot be put to: ends it, as skipped. */
 #define NEEDS(condition, reason)                                                                   \
     do {                                                                                           \
         if (!(condition)) {                                                                        \
-            report_skip(__func__, reason);                                                         \
+            report_skip(reason);                                                                   \
             return;                                                                                \
         }                                                                                          \
     } while (0)
 #define NEEDS_QUEUES NEEDS(device.id, "the CPU backend has no queues")
 
 void report_begin(void); /* with a device */
-void report_skip(const char *function, const char *reason);
+void report_test(void);  /* before each test */
+void report_skip(const char *reason);
 int report_skipped(void); /* how many tests, which Check takes for passed */
 void report_print_skips(void);
 void report_progress(void); /* after each test, or part of one */
-/* Makes the TAP file that Check wrote one that knows of skips. false: a file can't be had. */
-bool report_tap(const char *from, const char *to);
+/* Copies the TAP that Check wrote, from its beginning, as one that knows of skips. */
+void report_tap(FILE *from, FILE *to);
 
 /* Has a thing destroyed when the test ends; returns it. */
 void *keep(void *thing, void (*destroy)(void *thing));

@@ -22,7 +22,7 @@ struct options {
 };
 
 static const char help[] =
-    "Usage: kdatest [OPTION]...\n"
+    "Usage: kdatest [options]\n"
     "\n"
     "Runs libkda's conformance suite and prints a summary for bug reports.\n"
     "\n"
@@ -42,6 +42,7 @@ static const char help[] =
     "  --golden DIR        where the golden vectors are; default: " GOLDEN_DIR "\n"
     "  --verbose           names every test, and every call before it runs\n"
     "  --help\n"
+    "  --version\n"
     "\n"
     "Exit status:\n"
     "  0  all passed\n"
@@ -53,11 +54,19 @@ static const char help[] =
     "  $ kdatest --device 0:0\n"
     "  $ kdatest --device cpu --level full --seed 2 --tap results.tap\n";
 
-static int usage(const char *option, const char *value)
+static int hint(void)
 {
-    fprintf(stderr, "kdatest: %s %s: see --help\n", option, value ? value : "");
+    fputs("see kdatest --help\n", stderr);
     return EXIT_INPUT;
 }
+
+static int usage(const char *what, const char *value)
+{
+    fprintf(stderr, "kdatest: %s%s\n", what, value);
+    return hint();
+}
+
+#define SEED_RULE "--seed and KDA_TEST_SEED are a number from 0 to 18446744073709551615, not "
 
 static bool read_seed(const char *text)
 {
@@ -82,17 +91,12 @@ static bool read_level(const char *text, enum level *level)
 static int read_options(int argc, char **argv, struct options *o)
 {
     static const struct option options[] = {
-        {"device", required_argument, NULL, 'd'},
-        {"level", required_argument, NULL, 'l'},
-        {"seed", required_argument, NULL, 's'},
-        {"call", required_argument, NULL, 'c'},
-        {"golden", required_argument, NULL, 'g'},
-        {"tap", required_argument, NULL, 't'},
-        {"with", required_argument, NULL, 'w'},
-        {"soak", required_argument, NULL, 'o'},
-        {"verbose", no_argument, NULL, 'v'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
+        {"device", required_argument, NULL, 'd'}, {"level", required_argument, NULL, 'l'},
+        {"seed", required_argument, NULL, 's'},   {"call", required_argument, NULL, 'c'},
+        {"golden", required_argument, NULL, 'g'}, {"tap", required_argument, NULL, 't'},
+        {"with", required_argument, NULL, 'w'},   {"soak", required_argument, NULL, 'o'},
+        {"verbose", no_argument, NULL, 'v'},      {"help", no_argument, NULL, 'h'},
+        {"version", no_argument, NULL, 'V'},      {NULL, 0, NULL, 0},
     };
     int c;
     while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -110,16 +114,18 @@ static int read_options(int argc, char **argv, struct options *o)
             harness_verbose = true;
         else if (c == 'h')
             return fputs(help, stdout), -1;
+        else if (c == 'V')
+            return printf("kdatest %s\n", kda_version()), -1;
         else if (c == 'l' && !read_level(optarg, &o->level))
-            return usage("--level", optarg);
+            return usage("--level is quick or full, not ", optarg);
         else if (c == 'o' && !read_soak(optarg, &o->soak))
-            return usage("--soak", optarg);
+            return usage("--soak is a number of seconds from 1 to 1000000, not ", optarg);
         else if (c == 's' && !read_seed(optarg))
-            return usage("--seed", optarg);
+            return usage(SEED_RULE, optarg);
         else if (c == '?')
-            return usage("wrong option", NULL);
+            return hint(); /* getopt_long has said what is wrong */
     }
-    return optind < argc ? usage("not an option:", argv[optind]) : 0;
+    return optind < argc ? usage("unexpected argument ", argv[optind]) : 0;
 }
 
 /* What plan the library makes for the published models' shape. */
@@ -184,7 +190,7 @@ static Suite *suite_call(const char *text)
     Suite *suite = suite_create("call");
     TCase *tcase = tcase_create("given");
     the_call = text;
-    tcase_add_checked_fixture(tcase, NULL, harness_teardown);
+    tcase_add_checked_fixture(tcase, harness_setup, harness_teardown);
     tcase_add_test(tcase, test_call);
     suite_add_tcase(suite, tcase);
     return suite;
@@ -201,25 +207,30 @@ static bool is_call(const char *option, const char *text)
     return call;
 }
 
-/* Runs the suites; false: the TAP file could not be written. */
-static bool run_suites(SRunner *runner, const char *tap, int *passed, int *failed)
+/* Runs the suites; false: the TAP file could not be written. What Check writes of it goes to a file
+ * without a name, which nothing can leave behind. */
+static bool run_suites(SRunner *runner, FILE *tap, int *passed, int *failed)
 {
-    char by_check[4096];
-    if (tap) {
-        snprintf(by_check, sizeof(by_check), "%s.part", tap);
-        srunner_set_tap(runner, by_check);
+    char path[32];
+    FILE *by_check = tap ? tmpfile() : NULL;
+    if (by_check) {
+        snprintf(path, sizeof(path), "/dev/fd/%d", fileno(by_check));
+        srunner_set_tap(runner, path);
     }
-    report_begin();
+    harness_begin();
     srunner_set_fork_status(runner, CK_NOFORK); /* OpenCL drivers do not survive a fork */
     srunner_run_all(runner, harness_verbose ? CK_VERBOSE : CK_NORMAL);
     *failed = srunner_ntests_failed(runner);
     *passed = srunner_ntests_run(runner) - *failed - report_skipped();
     srunner_free(runner);
     fflush(stdout);
-    if (!tap || report_tap(by_check, tap))
+    if (!tap)
         return true;
-    perror(tap);
-    return false;
+    if (by_check) {
+        report_tap(by_check, tap);
+        fclose(by_check);
+    }
+    return !fflush(tap) && !ferror(tap) && by_check;
 }
 
 static SRunner *choose_suites(const struct options *o)
@@ -233,20 +244,31 @@ static SRunner *choose_suites(const struct options *o)
     return runner;
 }
 
+static int tap_error(const char *path)
+{
+    fprintf(stderr, "kdatest: --tap %s: %s\n", path, strerror(errno));
+    return EXIT_INPUT;
+}
+
 /* The exit code that one device comes to. */
 static int test_device(const kda_context_params *params, const struct options *o)
 {
     int passed, failed;
+    FILE *tap = o->tap ? fopen(o->tap, "w") : NULL;
+    if (o->tap && !tap)
+        return tap_error(o->tap);
     if (!device_open(params)) {
         device_close();
         return EXIT_NO_DEVICE;
     }
     printf("kda %s on %s (%s), seed %llu\n", kda_version(), device.name, device.driver,
            (unsigned long long)harness_seed);
-    bool written = run_suites(choose_suites(o), o->tap, &passed, &failed);
+    int code = run_suites(choose_suites(o), tap, &passed, &failed) ? 0 : tap_error(o->tap);
     print_summary(o, passed, failed);
     device_close();
-    return failed || !passed ? EXIT_WRONG : written ? 0 : EXIT_INPUT;
+    if (tap)
+        fclose(tap);
+    return failed || !passed ? EXIT_WRONG : code;
 }
 
 /* The CPU backend and every OpenCL device. */
@@ -257,7 +279,7 @@ static int test_everything(const struct options *o)
     int code = test_device(kda_context_params(.backend = KDA_CPU), o);
     for (size_t i = 0; i < n; i++) {
         int other = test_device(kda_context_params(.backend = KDA_OPENCL, .device = list[i].id), o);
-        code = other > code ? other : code;
+        code = !code || other == EXIT_WRONG ? other : code;
     }
     free(list);
     return code;
@@ -270,17 +292,17 @@ static int run_options(int argc, char **argv)
     const char *seed = getenv("KDA_TEST_SEED");
     harness_seed = 1;
     if (seed && !read_seed(seed))
-        return usage("KDA_TEST_SEED", seed);
+        return usage(SEED_RULE, seed);
     int code = read_options(argc, argv, &o);
     if (code)
         return code < 0 ? 0 : code;
     if ((o.call && !is_call("--call", o.call)) || !is_call("--with", harness_words))
         return EXIT_INPUT;
     if (strlen(harness_words) >= MOST_WORDS)
-        return usage("--with", "too long");
+        return usage("--with is too long", "");
     if (!o.device || !*o.device)
-        return o.tap    ? usage("--tap", "needs --device")
-               : o.soak ? usage("--soak", "needs --device")
+        return o.tap    ? usage("--tap needs --device", "")
+               : o.soak ? usage("--soak needs --device", "")
                         : test_everything(&o);
     kda_context_params params = {.struct_size = sizeof(params)};
     code = spec_resolve(o.device, &params);

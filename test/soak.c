@@ -43,7 +43,7 @@ static int run_round(const kda_context_params *params, bool first, int *tests)
         suite_add_tcase(suite, tcase_queues());
         SRunner *runner = srunner_create(suite);
         srunner_add_suite(runner, suite_shapes(QUICK));
-        report_begin();
+        harness_begin();
         srunner_set_fork_status(runner, CK_NOFORK);
         srunner_run_all(runner, CK_SILENT);
         failed = srunner_ntests_failed(runner);

@@ -330,7 +330,7 @@ END_TEST
 TCase *tcase_numbers(void)
 {
     TCase *tcase = tcase_create("numbers");
-    tcase_add_checked_fixture(tcase, NULL, harness_teardown);
+    tcase_add_checked_fixture(tcase, harness_setup, harness_teardown);
     tcase_add_test(tcase, test_probe_v_any_decay);
     tcase_add_test(tcase, test_probe_v_softplus_beyond_bound);
     tcase_add_test(tcase, test_probe_v_bounded_saturated);

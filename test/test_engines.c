@@ -142,7 +142,7 @@ TCase *tcase_engines(void)
 {
     enum { COUNT = sizeof(engines) / sizeof(engines[0]) };
     TCase *tcase = tcase_create("engines");
-    tcase_add_checked_fixture(tcase, NULL, harness_teardown);
+    tcase_add_checked_fixture(tcase, harness_setup, harness_teardown);
     tcase_add_loop_test(tcase, test_engine_repeats_itself, 0, COUNT);
     tcase_add_loop_test(tcase, test_engine_packs_sequences, 0, COUNT);
     tcase_add_loop_test(tcase, test_engine_cut_at_chunk_edges, 0, COUNT);

@@ -125,7 +125,7 @@ Suite *suite_golden(const char *directory)
     glob(pattern, 0, NULL, &files);
     Suite *suite = suite_create("golden");
     TCase *tcase = tcase_create("golden");
-    tcase_add_checked_fixture(tcase, NULL, close_job);
+    tcase_add_checked_fixture(tcase, harness_setup, close_job);
     tcase_add_test(tcase, test_golden_files_present);
     tcase_add_loop_test(tcase, test_golden_file, 0, (int)files.gl_pathc);
     suite_add_tcase(suite, tcase);

@@ -5,6 +5,8 @@
 #include "spec.h"
 #include "test_tools.h"
 
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,6 +35,19 @@ static void ck_file_says(const char *path, const char *what)
     free(all);
 }
 
+static int count_lines(const char *path, const char *what)
+{
+    size_t size;
+    char *all = read_bytes(path, &size);
+    int count = 0;
+    all = realloc(all, size + 1);
+    all[size] = '\0';
+    for (const char *at = all; (at = strstr(at, what)); at++)
+        count++;
+    free(all);
+    return count;
+}
+
 START_TEST(test_tap)
 {
     struct outcome o =
@@ -59,6 +74,38 @@ START_TEST(test_skips)
     ck_says(o.out,
             "\ntests     0 passed, 0 failed, 10 skipped\nskipped   10: the CPU backend has no");
     ck_file_says("tap", "test_queues_share_a_plan # SKIP the CPU backend has no queues\n");
+}
+END_TEST
+
+/* Of a loop test some turns are skipped and others run: each has its own line. */
+START_TEST(test_skipped_turns)
+{
+    setenv("CK_RUN_CASE", "shapes", 1);
+    struct outcome o = run_kdatest("--device", "cpu", "--tap", "tap");
+    unsetenv("CK_RUN_CASE");
+    ck_assert_int_eq(o.code, EXIT_SUCCESS);
+    int passed, failed, skipped;
+    const char *sums = strstr(o.out, "\ntests     ");
+    ck_assert_int_eq(
+        sscanf(sums, "\ntests     %d passed, %d failed, %d skipped", &passed, &failed, &skipped),
+        3);
+    ck_assert_int_gt(passed, 0);
+    ck_assert_int_gt(skipped, 0);
+    ck_assert_int_eq(count_lines("tap", ": Passed\n"), passed);
+    ck_assert_int_eq(count_lines("tap", " # SKIP "), skipped);
+}
+END_TEST
+
+/* A signal ends kdatest and nobody else, and leaves no file but the one asked for. */
+START_TEST(test_signal)
+{
+    program = "/bin/sh";
+    struct outcome o = run_arguments((const char *const[]){
+        "-c",
+        "\"$1\" --device cpu --tap tap --level full & sleep 1; kill -TERM $!; wait $!; exit $?",
+        "sh", kdatest, NULL});
+    ck_assert_int_eq(o.code, 128 + SIGTERM);
+    CHECK_FOLDER("tap");
 }
 END_TEST
 
@@ -102,9 +149,13 @@ START_TEST(test_misuse)
     free(device);
     CHECK_OUTCOME(&o, EXIT_INPUT, "--tap needs --device");
     o = run_kdatest("--device", "cpu", "--call", "H=1", "--tap", "none/tap");
-    CHECK_OUTCOME(&o, EXIT_INPUT, "none/tap");
+    CHECK_OUTCOME(&o, EXIT_INPUT, "kdatest: --tap none/tap: No such file");
+    o = run_kdatest("--device", "cpu", "--call", "H=1 K=257");
+    CHECK_OUTCOME(&o, EXIT_INPUT, "kdatest: --call: K must be from 1 to 256, not 257");
+    o = run_kdatest("--device", "cpu", "--level", "slow");
+    CHECK_OUTCOME(&o, EXIT_INPUT, "--level is quick or full, not slow");
     o = run_kdatest("--device", "cpu", "--soak", "0");
-    CHECK_OUTCOME(&o, EXIT_INPUT, "--soak 0");
+    CHECK_OUTCOME(&o, EXIT_INPUT, "--soak is", "not 0");
     static const char *const seeds[] = {"-1", "+1", " 1", "1x", "", "18446744073709551616"};
     for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) {
         o = run_kdatest("--device", "cpu", "--call", "H=1", "--seed", seeds[i]);
@@ -123,6 +174,8 @@ Suite *suite_kdatest(const char *path, const char *wrong_path)
     tcase_add_checked_fixture(tcase, folder_enter, folder_leave);
     tcase_add_test(tcase, test_tap);
     tcase_add_test(tcase, test_skips);
+    tcase_add_test(tcase, test_skipped_turns);
+    tcase_add_test(tcase, test_signal);
     tcase_add_test(tcase, test_wrong_result);
     tcase_add_test(tcase, test_worst);
     tcase_add_test(tcase, test_misuse);

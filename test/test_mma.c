@@ -181,7 +181,7 @@ END_TEST
 TCase *tcase_units(void)
 {
     TCase *tcase = tcase_create("units");
-    tcase_add_checked_fixture(tcase, NULL, harness_teardown);
+    tcase_add_checked_fixture(tcase, harness_setup, harness_teardown);
     tcase_add_loop_test(tcase, test_unit_call, 0, sizeof(unit_calls) / sizeof(unit_calls[0]));
     return tcase;
 }
@@ -189,7 +189,7 @@ TCase *tcase_units(void)
 TCase *tcase_mma(void)
 {
     TCase *tcase = tcase_create("mma");
-    tcase_add_checked_fixture(tcase, NULL, harness_teardown);
+    tcase_add_checked_fixture(tcase, harness_setup, harness_teardown);
     tcase_add_loop_test(tcase, test_mma_call, 0, sizeof(calls) / sizeof(calls[0]));
     tcase_add_test(tcase, test_mma_same_call_again);
     tcase_add_test(tcase, test_mma_sequence_alone_and_packed);

@@ -225,7 +225,7 @@ END_TEST
 TCase *tcase_queues(void)
 {
     TCase *tcase = tcase_create("queues");
-    tcase_add_checked_fixture(tcase, NULL, harness_teardown);
+    tcase_add_checked_fixture(tcase, harness_setup, harness_teardown);
     tcase_add_test(tcase, test_context_of_the_caller);
     tcase_add_test(tcase, test_wait_list_and_event_are_honoured);
     tcase_add_test(tcase, test_queues_share_a_plan);

@@ -323,7 +323,7 @@ Suite *suite_relations(void)
 {
     Suite *suite = suite_create("relations");
     TCase *tcase = tcase_create("relations");
-    tcase_add_checked_fixture(tcase, NULL, harness_teardown);
+    tcase_add_checked_fixture(tcase, harness_setup, harness_teardown);
     tcase_add_loop_test(tcase, test_same_call_again, 0, 2);
     tcase_add_test(tcase, test_types_of_absent_tensors_do_not_matter);
     tcase_add_loop_test(tcase, test_sequence_alone_and_packed, 0, 3);

@@ -274,7 +274,7 @@ END_TEST
 TCase *tcase_sequences(void)
 {
     TCase *tcase = tcase_create("sequences");
-    tcase_add_checked_fixture(tcase, NULL, harness_teardown);
+    tcase_add_checked_fixture(tcase, harness_setup, harness_teardown);
     tcase_add_test(tcase, test_value_heads_read_their_key_head);
     tcase_add_test(tcase, test_gates_are_per_value_head);
     tcase_add_test(tcase, test_state_layout_is_the_same_in_and_out);

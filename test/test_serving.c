@@ -217,7 +217,7 @@ END_TEST
 TCase *tcase_serving(void)
 {
     TCase *tcase = tcase_create("serving");
-    tcase_add_checked_fixture(tcase, NULL, harness_teardown);
+    tcase_add_checked_fixture(tcase, harness_setup, harness_teardown);
     tcase_add_test(tcase, test_write_slot_apart_from_read_slot);
     tcase_add_test(tcase, test_chunks_write_where_they_are_told);
     tcase_add_test(tcase, test_fresh_ignores_what_the_slot_holds);

@@ -381,7 +381,7 @@ END_TEST
 TCase *tcase_sizes(enum level level)
 {
     TCase *tcase = tcase_create("sizes");
-    tcase_add_checked_fixture(tcase, NULL, harness_teardown);
+    tcase_add_checked_fixture(tcase, harness_setup, harness_teardown);
     tcase_set_timeout(tcase, 600);
     for (int turn = 0; turn < SHAPES * TYPES * ORDERS; turn++) {
         const int shape = turn % SHAPES;
@@ -400,7 +400,7 @@ TCase *tcase_sizes(enum level level)
 TCase *tcase_large(void)
 {
     TCase *tcase = tcase_create("large");
-    tcase_add_checked_fixture(tcase, NULL, harness_teardown);
+    tcase_add_checked_fixture(tcase, harness_setup, harness_teardown);
     tcase_set_timeout(tcase, 600);
     tcase_add_test(tcase, test_large_workspace);
     tcase_add_loop_test(tcase, test_long_sequence, 0, 3);

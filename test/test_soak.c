@@ -307,7 +307,7 @@ TCase *tcase_decode(int calls)
 {
     TCase *tcase = tcase_create("decode");
     decode_calls = calls;
-    tcase_add_checked_fixture(tcase, NULL, harness_teardown);
+    tcase_add_checked_fixture(tcase, harness_setup, harness_teardown);
     tcase_set_timeout(tcase, 600);
     tcase_add_test(tcase, test_decode_repeats_itself);
     return tcase;
@@ -317,7 +317,7 @@ TCase *tcase_soak(enum level level)
 {
     TCase *tcase = tcase_create("soak");
     tcase_set_tags(tcase, "soak"); /* for CK_EXCLUDE_TAGS */
-    tcase_add_checked_fixture(tcase, NULL, harness_teardown);
+    tcase_add_checked_fixture(tcase, harness_setup, harness_teardown);
     tcase_set_timeout(tcase, 600);
     tcase_add_loop_test(tcase, test_serving_soak, 0,
                         level == FULL || !device.id ? 10000 / STEPS : 2);

@@ -211,7 +211,7 @@ END_TEST
 TCase *tcase_worked(void)
 {
     TCase *tcase = tcase_create("worked");
-    tcase_add_checked_fixture(tcase, NULL, harness_teardown);
+    tcase_add_checked_fixture(tcase, harness_setup, harness_teardown);
     tcase_add_test(tcase, test_write_is_read_back);
     tcase_add_test(tcase, test_write_of_part_strength_mixes);
     tcase_add_test(tcase, test_write_leaves_orthogonal_query_alone);
