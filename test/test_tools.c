@@ -483,6 +483,7 @@ int main(int argc, char **argv)
     srunner_add_suite(runner, suite_bench_files(kdabench));
     srunner_add_suite(runner, suite_bench_report(kdabench));
     srunner_add_suite(runner, suite_bench_threads(kdabench));
+    srunner_add_suite(runner, suite_drivers(kdainfo));
     srunner_add_suite(runner, suite_help(kdabench, kdainfo));
     srunner_add_suite(runner, suite_kdatest(kdatest, kdatest_wrong));
     srunner_add_suite(runner, suite_output((const char *const[]){kdabench, kdainfo, kdatest}));

@@ -18,6 +18,7 @@ Suite *suite_problem(void);
 Suite *suite_bench_files(const char *path);
 Suite *suite_bench_report(const char *path);
 Suite *suite_bench_threads(const char *path);
+Suite *suite_drivers(const char *kdainfo);
 Suite *suite_help(const char *kdabench_path, const char *kdainfo_path);
 Suite *suite_kdatest(const char *path, const char *wrong_path);
 Suite *suite_output(const char *const *kdabench_kdainfo_kdatest);

@@ -16,6 +16,9 @@ void info_add_platforms(cJSON *report);
 /* Adds properties and notes of an OpenCL device, or of the processor if id is NULL. */
 void info_add_properties(cJSON *device, cl_device_id id);
 
+/* info_drivers.c: adds drivers, those that give no platform. */
+void info_add_drivers(cJSON *report);
+
 /* info_library.c: adds the state of the folder of built programs. */
 void info_add_cache(cJSON *report);
 /* Adds what the library makes of a device, from error to log. 0, EXIT_WRONG: a

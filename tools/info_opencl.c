@@ -247,7 +247,8 @@ void info_add_platforms(cJSON *report)
     free(ids);
     if (cJSON_GetArraySize(list))
         return;
-    snprintf(note, sizeof note, "no OpenCL driver is installed (clGetPlatformIDs: OpenCL error %d)",
+    snprintf(note, sizeof note, "no OpenCL driver %s (clGetPlatformIDs: OpenCL error %d)",
+             cJSON_GetArraySize(cJSON_GetObjectItem(report, "drivers")) ? "works" : "is installed",
              code);
     cJSON_AddStringToObject(report, "note", note);
 }

@@ -244,7 +244,7 @@ static const char drivers[] = "  Drivers on Debian: any processor, pocl-opencl-i
 
 static void print_platforms(const cJSON *report)
 {
-    const cJSON *platform;
+    const cJSON *platform, *driver;
     bool any = false;
     printf("OpenCL platforms\n");
     cJSON_ArrayForEach(platform, cJSON_GetObjectItem(report, "platforms"))
@@ -258,6 +258,8 @@ static void print_platforms(const cJSON *report)
         else
             printf("%s\n", info_text(platform, "note"));
     }
+    cJSON_ArrayForEach(driver, cJSON_GetObjectItem(report, "drivers"))
+        printf("  -  %s: %s\n", info_text(driver, "file"), info_text(driver, "why"));
     if (cJSON_GetObjectItem(report, "note"))
         printf("  none: %s\n", info_text(report, "note"));
     if (!any)

@@ -32,6 +32,7 @@ static const char usage[] =
     "  kda         the library's version\n"
     "  cache       {dir, programs, bytes}: where built programs are kept, how many were there\n"
     "  platforms   [{index, name, vendor, version, devices, note}]: how many devices, or why none\n"
+    "  drivers     [{file, why}]: installed drivers that give no platform\n"
     "  note        why there is no platform\n"
     "  devices     [{spec, name, platform, properties, notes, measured, error, facts, types, "
     "engines,\n"
@@ -42,7 +43,8 @@ static const char usage[] =
     "  properties  {name: value}: what the driver answers; null if it does not, and notes say why\n"
     "  measured    {copy_bytes_per_s, f32_flops_per_s, matrix_flops_per_s, empty_kernel_s}: with\n"
     "              --measure; what the device has\n"
-    "  facts       [{name, value, source}]: source is queried, probed or quirk\n"
+    "  facts       [{name, value, source}]: source is queried, probed, quirk or, of tuned rows,\n"
+    "              given\n"
     "  types       [{type, status, why, note}]: f32, f16 and bf16\n"
     "  engines     [{schedule, engine, status, why, note}]: those that are OK gave a known answer\n"
     "  models      [{model, problem, status, why, note, plan, plan_create_s}]: what a plan "
@@ -175,6 +177,7 @@ static int run(int argc, char **argv)
     size_t count = spec_devices(&list);
     cJSON_AddStringToObject(report, "kda", kda_version());
     info_add_cache(report);
+    info_add_drivers(report);
     info_add_platforms(report);
     cJSON_AddArrayToObject(report, "devices");
     for (size_t i = 0; i < count; ++i)
