@@ -74,6 +74,17 @@ START_TEST(test_kdabench)
 }
 END_TEST
 
+START_TEST(test_version)
+{
+    struct outcome o = run(kdainfo, "--version");
+    ck_assert_int_eq(o.code, EXIT_SUCCESS);
+    ck_assert(!strncmp(o.out, "kdainfo ", 8) && !strncmp(o.out + 8, kda_version(), 5));
+    o = run(kdabench, "--version");
+    ck_assert_int_eq(o.code, EXIT_SUCCESS);
+    ck_assert(!strncmp(o.out, "kdabench ", 9) && !strncmp(o.out + 9, kda_version(), 5));
+}
+END_TEST
+
 Suite *suite_help(const char *kdabench_path, const char *kdainfo_path)
 {
     Suite *suite = suite_create("--help");
@@ -83,6 +94,7 @@ Suite *suite_help(const char *kdabench_path, const char *kdainfo_path)
     tcase_add_checked_fixture(tcase, folder_enter, folder_leave);
     tcase_add_test(tcase, test_kdainfo);
     tcase_add_test(tcase, test_kdabench);
+    tcase_add_test(tcase, test_version);
     suite_add_tcase(suite, tcase);
     return suite;
 }

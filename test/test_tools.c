@@ -228,7 +228,7 @@ static const struct {
     {{"--repeat", "0", "8x2x8"}, "--repeat"},
     {{"--repeat", "4x", "8x2x8"}, "--repeat"},
     {{"--time", "-1", "8x2x8"}, "--time"},
-    {{"--time", "nan", "8x2x8"}, "--time"},
+    {{"--time", "0", "8x2x8"}, "--time is a number of seconds above 0"},
     {{"--time", "soon", "8x2x8"}, "--time"},
     {{"--tempo", "8x2x8"}, "--tempo"},
     {{"--device"}, "--device"},
@@ -320,6 +320,7 @@ START_TEST(test_info_cache)
     char *drivers = hide_drivers(); /* which have caches of their own there */
     ck_assert(!mkdir("c", 0700) && !mkdir("c/kda", 0700));
     write_bytes("c/kda/kda-1", "12345", 5);
+    write_bytes("c/kda/other", "1", 1);
     for (size_t i = 0; i < COUNT(rows); ++i) {
         set_env("KDA_CACHE_DIR", rows[i].own);
         set_env("XDG_CACHE_HOME", rows[i].cache);
@@ -340,7 +341,7 @@ START_TEST(test_info_cache)
     set_env("XDG_CACHE_HOME", NULL);
     set_env("HOME", home);
     free(home);
-    ck_assert(!remove("c/kda/kda-1") && !remove("c/kda") && !remove("c"));
+    ck_assert(!remove("c/kda/kda-1") && !remove("c/kda/other") && !remove("c/kda") && !remove("c"));
 }
 END_TEST
 

@@ -13,6 +13,7 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 
 /* The library's log: lines for the report, the last error and warning for what they explain. */
@@ -75,6 +76,7 @@ static kda_status try_plan(kda_context *ctx, const kda_problem *problem, cJSON *
     kda_plan *plan;
     char text[512];
     *log->warning = '\0';
+    bench_progress(row->child->prev->valuestring, "making a plan"); /* its last word */
     double start = machine_seconds();
     kda_status status = kda_plan_create(&plan, ctx, problem);
     double seconds = machine_seconds() - start;
@@ -101,7 +103,7 @@ void info_add_cache(cJSON *report)
     DIR *list = opendir(dir);
     for (const struct dirent *e; list && (e = readdir(list));) {
         snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-        if (stat(path, &file) || !S_ISREG(file.st_mode))
+        if (strncmp(e->d_name, "kda-", 4) || stat(path, &file) || !S_ISREG(file.st_mode))
             continue;
         programs++;
         bytes += (double)file.st_size;
@@ -124,6 +126,7 @@ void info_add_measured(cJSON *device, const kda_context_params *params)
 {
     struct bench b;
     cJSON *measured = cJSON_AddObjectToObject(device, "measured");
+    bench_progress("device", "measuring");
     if (bench_open(&b, params, false))
         bench_limits(&b);
     add_measured(measured, "copy_bytes_per_s", b.copy_bytes_s);
@@ -224,6 +227,7 @@ static bool add_trial(cJSON *list, kda_context *ctx, const char *text, struct li
     struct problem problem;
     struct workload_check check = {0};
     cJSON *row = add_row(list, "problem", text);
+    bench_progress(text, "self-test");
     kda_status status = KDA_INVALID;
     if (problem_parse(&problem, text, log->error, sizeof log->error)) {
         status = run_problem(ctx, &problem, &check, log);

@@ -61,6 +61,7 @@ static const char usage[] =
     "                      PROBLEM: one of bf16 and one of f32, K = V = 128\n"
     "  -v, --verbose       all that the library logs, on stderr\n"
     "  -h, --help\n"
+    "  -V, --version\n"
     "\n"
     "Columns:\n"
     "  out err, state err  rms(err)/rms(ref) against f64, of all heads of a small problem, else "
@@ -198,28 +199,21 @@ static const char *read_number(int letter, const char *text, struct options *opt
     if (letter == 'n' && !read_repeat(text, &options->effort))
         return "--repeat is a number from 1 to 1000000, not ";
     if (letter == 't' && !read_time(text, &options->effort))
-        return "--time is a number of seconds from 0 to 86400, not ";
+        return "--time is a number of seconds above 0 and up to 86400, not ";
     if (letter == 'T' && !read_threads(text, options))
         return "--threads is up to 16 numbers from 1 to 1024, commas between them, not ";
     return NULL;
 }
 
 static const struct option names[] = {
-    {"device", required_argument, NULL, 'd'},
-    {"threads", required_argument, NULL, 'T'},
-    {"repeat", required_argument, NULL, 'n'},
-    {"time", required_argument, NULL, 't'},
-    {"list", no_argument, NULL, 'l'},
-    {"json", no_argument, NULL, 'j'},
-    {"csv", no_argument, NULL, 'c'},
-    {"kernels", no_argument, NULL, 'k'},
-    {"peers", no_argument, NULL, 'e'},
-    {"plot", required_argument, NULL, 'p'},
-    {"compare", required_argument, NULL, 'o'},
-    {"verbose", no_argument, NULL, 'v'},
-    {"tune", no_argument, NULL, 'u'},
-    {"help", no_argument, NULL, 'h'},
-    {0},
+    {"device", required_argument, NULL, 'd'},  {"threads", required_argument, NULL, 'T'},
+    {"repeat", required_argument, NULL, 'n'},  {"time", required_argument, NULL, 't'},
+    {"list", no_argument, NULL, 'l'},          {"json", no_argument, NULL, 'j'},
+    {"csv", no_argument, NULL, 'c'},           {"kernels", no_argument, NULL, 'k'},
+    {"peers", no_argument, NULL, 'e'},         {"plot", required_argument, NULL, 'p'},
+    {"compare", required_argument, NULL, 'o'}, {"verbose", no_argument, NULL, 'v'},
+    {"tune", no_argument, NULL, 'u'},          {"help", no_argument, NULL, 'h'},
+    {"version", no_argument, NULL, 'V'},       {0},
 };
 
 /* -1: go on; else the exit code. */
@@ -227,7 +221,7 @@ static int read_options(int argc, char **argv, struct options *options)
 {
     const char *rule;
     int letter;
-    while ((letter = getopt_long(argc, argv, "d:T:n:t:ljckvh", names, NULL)) != -1) {
+    while ((letter = getopt_long(argc, argv, "d:T:n:t:ljckvhV", names, NULL)) != -1) {
         enum bench_form form = letter == 'j' ? BENCH_JSON : BENCH_CSV;
         switch (letter) {
         case 'd':
@@ -269,6 +263,9 @@ static int read_options(int argc, char **argv, struct options *options)
             break;
         case 'h':
             fputs(usage, stdout);
+            return 0;
+        case 'V':
+            printf("kdabench %s\n", kda_version());
             return 0;
         default:
             fputs("see kdabench --help\n", stderr);

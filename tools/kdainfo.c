@@ -2,6 +2,7 @@
  * The first thing to look at, and the first thing to paste into a bug report.
  *
  * SPDX-License-Identifier: MIT */
+#include "bench.h"
 #include "info.h"
 #include "output.h"
 #include "spec.h"
@@ -27,6 +28,7 @@ static const char usage[] =
     "  -j, --json         the same as one JSON document\n"
     "  -v, --verbose      extensions, and all that the library logs\n"
     "  -h, --help\n"
+    "  -V, --version\n"
     "\n"
     "JSON, one object; what has nothing to say is absent:\n"
     "  kda         the library's version\n"
@@ -74,18 +76,19 @@ struct options {
 static int read_options(int argc, char **argv, struct options *options)
 {
     static const struct option names[] = {
-        {"device", required_argument, NULL, 'd'},
-        {"selftest", no_argument, NULL, 's'},
-        {"measure", no_argument, NULL, 'm'},
-        {"json", no_argument, NULL, 'j'},
-        {"verbose", no_argument, NULL, 'v'},
-        {"help", no_argument, NULL, 'h'},
-        {0},
+        {"device", required_argument, NULL, 'd'}, {"selftest", no_argument, NULL, 's'},
+        {"measure", no_argument, NULL, 'm'},      {"json", no_argument, NULL, 'j'},
+        {"verbose", no_argument, NULL, 'v'},      {"help", no_argument, NULL, 'h'},
+        {"version", no_argument, NULL, 'V'},      {0},
     };
     int letter;
-    while ((letter = getopt_long(argc, argv, "d:smjvh", names, NULL)) != -1) {
+    while ((letter = getopt_long(argc, argv, "d:smjvhV", names, NULL)) != -1) {
         if (letter == 'h') {
             fputs(usage, stdout);
+            return EXIT_SUCCESS;
+        }
+        if (letter == 'V') {
+            printf("kdainfo %s\n", kda_version());
             return EXIT_SUCCESS;
         }
         if (letter == 'd')
@@ -129,6 +132,7 @@ static void add_device(cJSON *report, const struct spec_device *device, kda_vect
     if (options->measure)
         info_add_measured(page, &params);
     int exit_code = info_add_library(page, &params, options->selftest, options->verbose);
+    bench_progress("", "");
     if (exit_code == EXIT_WRONG || (options->device && exit_code))
         *worst = exit_code;
 }

@@ -135,7 +135,7 @@ int spec_resolve(const char *spec, kda_context_params *params)
         return EXIT_INPUT;
     }
     if (!cpu && !strncasecmp(spec, "cpu:", 4)) {
-        fprintf(stderr, "--device %s: after cpu: stands none, 128, 256 or 512\n", spec);
+        fprintf(stderr, "--device %s: after cpu: must come none, 128, 256 or 512\n", spec);
         return EXIT_INPUT;
     }
     if (cpu || !strcasecmp(spec, "auto")) {
