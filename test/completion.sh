@@ -16,7 +16,7 @@ ck() {
 }
 tool=$2
 ck --le kdatest --level
-ck --v --device --verbose
+ck --v --device "--verbose --version"
 ck "" --level "quick full"
 ck f --level full
 ck "" --device "auto cpu"

@@ -100,6 +100,11 @@ START_TEST(test_compare_misuse)
     CHECK_OUTCOME(&o, EXIT_INPUT, "list is not what kdabench --json prints");
     o = run("--compare", "a", "empty");
     CHECK_OUTCOME(&o, EXIT_INPUT, "empty is not what kdabench --json prints");
+    write_document("bad", "OK", 9e-6, -10e-6, 12e-6);
+    o = run("--compare", "a", "bad");
+    CHECK_OUTCOME(&o, EXIT_INPUT, "bad is not what kdabench --json prints");
+    o = run("--json", "--compare", "a", "a");
+    CHECK_OUTCOME(&o, EXIT_INPUT, "--compare contradicts");
     o = run("--compare", "a", "other");
     ck_assert_int_eq(o.code, EXIT_INPUT); /* nothing in common */
 }

@@ -84,9 +84,9 @@ START_TEST(test_compare)
     write_results("b", ROW("3", "2"));
     write_results("c", ROW("7", "null"));
     struct outcome o = run("--compare", "a", "b");
-    says(&o, EXIT_SUCCESS, " 1.500\nonly in A: P\n\n1 problems in both");
+    says(&o, EXIT_SUCCESS, " 1.500\nonly in A: P\n\n1 problem in both");
     o = run("--compare", "c", "a");
-    says(&o, EXIT_SUCCESS, " 0.143\n\n1 problems in both");
+    says(&o, EXIT_SUCCESS, " 0.143\n\n1 problem in both");
 }
 END_TEST
 

@@ -222,6 +222,7 @@ static const struct {
 } misuses[] = {
     {{"--device", "cpu", "8x2x8", "8x2x8/bf17"}, "problem '8x2x8/bf17': 'bf17'"},
     {{"8x2x8/hv3"}, "'hv3'"},
+    {{"8x2x8/pool0"}, "'pool0': # is a number from 1"},
     {{"8x2xq"}, "problem '8x2xq': sizes"},
     {{""}, "problem '': sizes"},
     {{"--json", "--csv", "8x2x8"}, "--json contradicts --csv"},

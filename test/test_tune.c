@@ -118,9 +118,11 @@ START_TEST(test_bad_rows)
     ck_assert(!mkdir("kda", 0700));
     write_bytes(FILE_NAME, "\nchunk=17\n", 10);
     struct outcome o = run(kdabench, "-d", "cpu", "9x1x8");
-    says(&o, EXIT_NO_DEVICE, o.err, "kda_context_params.tuned: line 2: chunk must be");
+    says(&o, EXIT_INPUT, o.err, "kda_context_params.tuned: line 2: chunk must be");
+    says(&o, EXIT_INPUT, o.err, " (in ./kda/tuned)\n");
     o = run(kdainfo, "-d", "cpu");
     says(&o, EXIT_NO_DEVICE, o.out, "kda_context_params.tuned: line 2: chunk must be");
+    says(&o, EXIT_NO_DEVICE, o.out, " (in ./kda/tuned)\n");
 }
 END_TEST
 
@@ -140,8 +142,17 @@ START_TEST(test_misuse)
         says(&o, EXIT_INPUT, o.err, rows[i].says);
     }
     CHECK_FOLDER(NULL);
-    write_bytes("kda", "", 0); /* where the folder would be */
+    char *home = strdup(getenv("HOME"));
+    unsetenv("XDG_CONFIG_HOME");
+    unsetenv("HOME");
     struct outcome o = run(kdabench, "-d", "cpu", "--tune", "-n", "1", "64x1x16/f32");
+    setenv("XDG_CONFIG_HOME", ".", 1);
+    setenv("HOME", home, 1);
+    free(home);
+    says(&o, EXIT_INPUT, o.err, "--tune: rows have no place");
+    ck_assert_str_eq(o.out, "");
+    write_bytes("kda", "", 0); /* where the folder would be */
+    o = run(kdabench, "-d", "cpu", "--tune", "-n", "1", "64x1x16/f32");
     says(&o, EXIT_INPUT, o.err, "kda/tuned");
 }
 END_TEST

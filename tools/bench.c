@@ -15,7 +15,7 @@ static void keep_error(void *data, kda_log_level level, const char *line)
 {
     struct bench *b = data;
     if (level == KDA_LOG_ERROR)
-        snprintf(b->failure.why, sizeof b->failure.why, "%s", line);
+        snprintf(b->failure.why, sizeof b->failure.why, "%s%s", line, tuned_source(line));
     if (level == KDA_LOG_WARN || b->verbose) {
         bench_progress("", "");
         spec_log(NULL, level, line);

@@ -6,6 +6,7 @@
 #include "spec.h"
 
 #include <cjson/cJSON.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +14,36 @@
 /* A change of the median by less is none, however small the spread. */
 static const double least = 0.05;
 
+static const char *text_of(const cJSON *object, const char *name)
+{
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItem(object, name));
+    return text ? text : "";
+}
+
+static double number_of(const cJSON *row, const char *name)
+{
+    return cJSON_GetNumberValue(cJSON_GetObjectItem(row, name));
+}
+
+static bool is_fine(const cJSON *row)
+{
+    return !strcmp(text_of(row, "status"), "OK");
+}
+
+/* Whether every row that is fine has a time. */
+static bool is_document(const cJSON *document)
+{
+    const cJSON *row, *rows = cJSON_GetObjectItem(document, "results");
+    cJSON_ArrayForEach(row,
+                       rows) if (is_fine(row) && !(number_of(row, "median_s") > 0)) return false;
+    return cJSON_IsArray(rows);
+}
+
 static cJSON *read_document(const char *path)
 {
     FILE *file = fopen(path, "rb");
     if (!file) {
-        perror(path);
+        fprintf(stderr, "kdabench: %s: %s\n", path, strerror(errno));
         return NULL;
     }
     size_t used = 0, room = 1 << 16;
@@ -34,22 +60,11 @@ static cJSON *read_document(const char *path)
     fclose(file);
     cJSON *document = text ? cJSON_ParseWithLength(text, used) : NULL;
     free(text);
-    if (cJSON_IsArray(cJSON_GetObjectItem(document, "results")))
+    if (is_document(document))
         return document;
     fprintf(stderr, "kdabench: %s is not what kdabench --json prints\n", path);
     cJSON_Delete(document);
     return NULL;
-}
-
-static const char *text_of(const cJSON *object, const char *name)
-{
-    const char *text = cJSON_GetStringValue(cJSON_GetObjectItem(object, name));
-    return text ? text : "";
-}
-
-static double number_of(const cJSON *row, const char *name)
-{
-    return cJSON_GetNumberValue(cJSON_GetObjectItem(row, name));
 }
 
 /* The same problem; where both know of how many threads, the same number. */
@@ -73,11 +88,6 @@ static void print_source(const char *name, const char *path, const cJSON *docume
     printf("%s: %s: libkda %s on %s, driver %s\n", name, path, text_of(document, "kda"),
            text_of(device, "name"),
            *text_of(device, "driver") ? text_of(device, "driver") : "none");
-}
-
-static bool is_fine(const cJSON *row)
-{
-    return !strcmp(text_of(row, "status"), "OK");
 }
 
 /* Prints a line; false: b is worse than a. */
@@ -132,7 +142,7 @@ static int compare_documents(const cJSON *a, const cJSON *b)
     }
     print_missing(a, b, "A");
     print_missing(b, a, "B");
-    printf("\n%d problems in both, %d worse in B\n", shared, worse);
+    printf("\n%d problem%s in both, %d worse in B\n", shared, shared == 1 ? "" : "s", worse);
     return worse ? EXIT_WRONG : shared ? EXIT_SUCCESS : EXIT_INPUT;
 }
 

@@ -296,6 +296,11 @@ int bench_tune(struct bench *b, const struct bench_effort *effort, const struct 
                size_t count)
 {
     int exit_code = EXIT_SUCCESS;
+    if (!tuned_path()) {
+        fputs("kdabench: --tune: rows have no place: neither XDG_CONFIG_HOME nor HOME is set\n",
+              stderr);
+        return EXIT_INPUT;
+    }
     for (size_t i = 0; i < count; ++i)
         if (!tunable(&problems[i]))
             return EXIT_INPUT;

@@ -28,7 +28,7 @@ static void listen(void *data, kda_log_level level, const char *line)
     static const char *const levels[] = {"", "error", "warning", "info", "debug"};
     struct listener *log = data;
     if (level == KDA_LOG_ERROR)
-        snprintf(log->error, sizeof log->error, "%s", line);
+        snprintf(log->error, sizeof log->error, "%s%s", line, tuned_source(line));
     if (level == KDA_LOG_WARN)
         snprintf(log->warning, sizeof log->warning, "%s", line);
     if (level != KDA_LOG_WARN && !log->verbose)

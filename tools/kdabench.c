@@ -409,7 +409,7 @@ static int open_and_measure(struct options *options, struct problems *problems)
     b.peers = options->peers;
     if (!opened) {
         fprintf(stderr, "kdabench: %s: %s\n", options->device, b.failure.why);
-        exit_code = EXIT_NO_DEVICE;
+        exit_code = b.failure.status == KDA_INVALID ? EXIT_INPUT : EXIT_NO_DEVICE;
     } else if (!problems->count && !read_defaults(problems, options, &b)) {
         exit_code = EXIT_INPUT;
     } else if (options->list) {
@@ -419,6 +419,8 @@ static int open_and_measure(struct options *options, struct problems *problems)
     } else if (b.peers && !bench_peers_here(&b, given) && !given) {
         exit_code = EXIT_INPUT;
     } else {
+        if (options->kernels && !b.queue)
+            fputs("kdabench: --kernels: the CPU backend has none\n", stderr);
         b.scaling = options->counts > 1;
         exit_code = measure(&b, options, problems);
     }
@@ -435,6 +437,9 @@ static int run(int argc, char **argv)
     if (exit_code >= 0)
         return exit_code;
     const char *const *texts = (const char *const *)argv + optind;
+    if (options.compare && (options.form != BENCH_TABLE || options.plot || options.kernels ||
+                            options.peers || options.counts || options.list || options.tune))
+        return refuse("--compare contradicts all that is for measuring", "");
     if (options.compare)
         return argc - optind == 1 ? bench_compare(options.compare, texts[0])
                                   : refuse("--compare takes two files", "");

@@ -174,6 +174,8 @@ static bool read_option(struct parser *in, const char *part)
         int64_t n = read_number(part + length, &end);
         if (n > 0 && !*end)
             return set_option(in, numbers[i].option, part, n);
+        if (part[length] >= '0' && part[length] <= '9')
+            return refuse(in, "'%s': # is a number from 1 to 2147483647", part);
     }
     return refuse(in, "'%s' is not an option", part);
 }

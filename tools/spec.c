@@ -3,6 +3,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "spec.h"
+#include "tuned.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -174,5 +175,5 @@ void spec_log(void *data, kda_log_level level, const char *line)
 {
     static const char *const names[] = {"", "error", "warning", "info", "debug"};
     (void)data;
-    fprintf(stderr, "%s: %s\n", names[level], line);
+    fprintf(stderr, "%s: %s%s\n", names[level], line, tuned_source(line));
 }

@@ -47,10 +47,20 @@ char *tuned_read(void)
     const char *path = tuned_path();
     FILE *file = path ? fopen(path, "r") : NULL;
     char *text = file ? read_all(file) : NULL;
-    if (path && !text && errno != ENOENT)
+    if (path && !text && errno != ENOENT && errno != ENOTDIR)
         fail(path);
     if (file)
         fclose(file);
+    return text;
+}
+
+const char *tuned_source(const char *line)
+{
+    static char text[4110];
+    const char about[] = "kda_context_params.tuned", *path = tuned_path();
+    if (!path || strncmp(line, about, sizeof about - 1))
+        return "";
+    snprintf(text, sizeof text, " (in %s)", path);
     return text;
 }
 
@@ -68,10 +78,6 @@ bool tuned_write(const char *text)
 {
     const char *path = tuned_path();
     char other[4104];
-    if (!path) {
-        fputs("tuned rows have no place: neither XDG_CONFIG_HOME nor HOME is set\n", stderr);
-        return false;
-    }
     snprintf(other, sizeof other, "%s.new", path);
     make_folders(other);
     FILE *file = fopen(other, "w");

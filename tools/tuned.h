@@ -13,8 +13,11 @@ const char *tuned_path(void);
 /* The file's text, to free; NULL: there is none. One that can't be read is said so on stderr. */
 char *tuned_read(void);
 
-/* Puts a text in the file's place, all or nothing, and makes its folder. False: it has been said on
- * stderr why not. */
+/* What a line of the library's log lacks if it is about these rows: " (in FILE)", else "". */
+const char *tuned_source(const char *line);
+
+/* Puts a text in the file's place, all or nothing, and makes its folder. There must be a path.
+ * False: it has been said on stderr why not. */
 bool tuned_write(const char *text);
 
 /* For --help. */
