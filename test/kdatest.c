@@ -47,7 +47,7 @@ static const char help[] =
     "Exit status:\n"
     "  0  all passed\n"
     "  1  a test failed\n"
-    "  2  bad usage\n"
+    "  2  bad usage or output\n"
     "  3  a device is absent or does not work\n"
     "\n"
     "Examples:\n"

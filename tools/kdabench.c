@@ -105,7 +105,7 @@ static const char usage[] =
     "Exit status:\n"
     "  0  fine\n"
     "  1  a wrong result, or --compare finds B slower: by 5 % and more than the spread\n"
-    "  2  bad usage\n"
+    "  2  bad usage or output\n"
     "  3  the device or a problem is not supported\n"
     "\n" SPEC_CACHE_HELP "\n" TUNED_HELP "\n"
     "Examples:\n"

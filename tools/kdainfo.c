@@ -60,7 +60,7 @@ static const char usage[] =
     "Exit status:\n"
     "  0  fine, even if a device does not work\n"
     "  1  a self-test failed\n"
-    "  2  bad usage\n"
+    "  2  bad usage or output\n"
     "  3  the device asked for is absent or the library can't use it\n"
     "\n" SPEC_CACHE_HELP "\n" TUNED_HELP "\n"
     "Examples:\n"

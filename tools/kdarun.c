@@ -51,7 +51,7 @@ static const char help[] =
     "Exit status:\n"
     "  0  fine\n"
     "  1  a wrong result\n"
-    "  2  bad usage or input\n"
+    "  2  bad usage, input or output\n"
     "  3  the device is absent or not able\n"
     "\n" SPEC_CACHE_HELP "\n" TUNED_HELP "\n"
     "Examples:\n"
