@@ -15,13 +15,15 @@
 #include "spec.h"
 
 enum outcome { RIGHT, WRONG, BROKEN, NO_MEMORY };
+#define SUB_GROUP_SIZES 0x4108 /* CL_DEVICE_SUB_GROUP_SIZES_INTEL */
 
 /* The device that is played; NULL, 0: as it is. */
 static struct {
     const char *extensions;
     cl_device_id without_compiler;
     cl_ulong local_bytes;
-    enum outcome shuffle, matrix;
+    size_t widths[2]; /* of sub-groups, as Intel's extension tells them */
+    enum outcome shuffle, matrix, unit[KDA_UNITS];
 } play;
 
 cl_int __real_clGetDeviceInfo(cl_device_id id, cl_device_info what, size_t size, void *value,
@@ -42,6 +44,11 @@ cl_int __wrap_clGetDeviceInfo(cl_device_id id, cl_device_info what, size_t size,
             snprintf(value, size, "%s", play.extensions);
         if (answer)
             *answer = strlen(play.extensions) + 1;
+        return CL_SUCCESS;
+    }
+    if (what == SUB_GROUP_SIZES && play.widths[0]) {
+        memcpy(value, play.widths, sizeof play.widths);
+        *answer = sizeof play.widths;
         return CL_SUCCESS;
     }
     cl_int err = __real_clGetDeviceInfo(id, what, size, value, answer);
@@ -72,6 +79,27 @@ void *__wrap_clGetExtensionFunctionAddressForPlatform(cl_platform_id platform, c
     return address;
 }
 
+/* Two tiles of AMD's or Intel's products; wrong ones have a in bf16 alone. */
+static kda_status build_unit(kda_context *ctx, enum kda_unit kind, const char *name,
+                             cl_kernel *kernel)
+{
+    static const char product[] =
+        "__kernel void kda_probe(__global const float *a, __global const float *b,\n"
+        "                        __global float *out)\n"
+        "{\n"
+        "    for (int x = (int)get_local_id(0); x < ROWS * WIDTH; x += (int)get_local_size(0))\n"
+        "        for (int k = 0; k < 16; k++)\n"
+        "            out[x] += as_float(as_uint(a[x / WIDTH * 16 + k]) & KEPT) *\n"
+        "                      b[k * WIDTH + x % WIDTH];\n"
+        "}\n";
+    const struct kda_unit_shape unit = kda_unit_shape(kind);
+    char options[96];
+    snprintf(options, sizeof options, "-cl-std=CL1.2 -DROWS=%d -DWIDTH=%d -DKEPT=0x%xu", unit.rows,
+             2 * unit.cols, play.unit[kind] == WRONG ? 0xffff0000 : 0xffffffff);
+    return __real_kda_program_probe(ctx, false, play.unit[kind] == BROKEN ? "error" : product,
+                                    options, name, kernel);
+}
+
 /* The same program in plain OpenCL C; the exchange of lanes, which has no plain body, by itself. */
 kda_status __wrap_kda_program_probe(kda_context *ctx, bool matrix, const char *text,
                                     const char *options, const char *name, cl_kernel *kernel)
@@ -88,7 +116,11 @@ kda_status __wrap_kda_program_probe(kda_context *ctx, bool matrix, const char *t
                           "__kernel void kda_probe(__global ushort *in, __global float *out)"
                           "{ out[get_local_id(0)] = 12345.0f; }";
     const bool shuffle = !strcmp(name, "probe");
-    const enum outcome outcome = shuffle ? play.shuffle : matrix ? play.matrix : RIGHT;
+    const char *unit = strstr(options, "KDA_UNIT=");
+    const enum kda_unit kind = unit ? (enum kda_unit)(unit[strlen("KDA_UNIT=")] - '0') : 0;
+    const enum outcome outcome = shuffle  ? play.shuffle
+                                 : matrix ? play.matrix
+                                          : play.unit[kind]; /* of none: right */
     char plain[256], *word;
     snprintf(plain, sizeof plain, "%s", options);
     if ((word = strstr(plain, "KDA_PATH=")))
@@ -97,6 +129,8 @@ kda_status __wrap_kda_program_probe(kda_context *ctx, bool matrix, const char *t
         memcpy(word, "KDA_LANES=01", strlen("KDA_LANES=01"));
     if (outcome == NO_MEMORY)
         return kda_no_memory(ctx, "a probe", 1);
+    if (unit)
+        return build_unit(ctx, kind, name, kernel);
     text = outcome == BROKEN ? "error" : outcome == WRONG ? nothing : shuffle ? exchange : text;
     return __real_kda_program_probe(ctx, matrix, text, plain, name, kernel);
 }
@@ -111,8 +145,8 @@ static void count_warning(void *data, kda_log_level level, const char *line)
     *(int *)data += level == KDA_LOG_WARN;
 }
 
-/* Opens the device and expects facts, and so many warnings. */
-static void expect(const char *path, const char *says, const char *matrix, int warnings)
+/* Opens the device and expects so many warnings. */
+static kda_context *open_device(int warnings)
 {
     int warned = 0;
     kda_context *ctx;
@@ -120,9 +154,15 @@ static void expect(const char *path, const char *says, const char *matrix, int w
         kda_context_create(&ctx, kda_context_params(.backend = KDA_OPENCL, .device = device,
                                                     .log = count_warning, .log_data = &warned)),
         KDA_OK);
+    ck_assert_int_eq(warned, warnings);
+    return ctx;
+}
+
+static void expect(const char *path, const char *says, const char *matrix, int warnings)
+{
+    kda_context *ctx = open_device(warnings);
     ck_assert_str_eq(kda_device_fact(ctx->device, path), says);
     ck_assert_str_eq(kda_device_fact(ctx->device, "matrix_units"), matrix);
-    ck_assert_int_eq(warned, warnings);
     ck_assert_int_eq(ctx->device->lanes, says[0] == 'y' ? 8 : 1);
     ck_assert_int_eq(ctx->device->matrix, matrix[0] == 'y');
     kda_context_destroy(&ctx);
@@ -158,6 +198,49 @@ START_TEST(test_sub_groups)
 }
 END_TEST
 
+static void expect_unit(enum kda_unit unit, const char *says, int warnings)
+{
+    kda_context *ctx = open_device(warnings);
+    ck_assert_int_eq(ctx->device->unit, unit);
+    ck_assert_str_eq(kda_device_fact(ctx->device, "matrix_units"), says);
+    kda_context_destroy(&ctx);
+}
+
+static void expect_right(enum kda_unit unit)
+{
+    expect_unit(unit, kda_unit_shape(unit).says, 0);
+}
+
+START_TEST(test_amd)
+{
+    play.extensions = "cl_amd_device_attribute_query";
+    expect_right(KDA_UNIT_MFMA);
+    play.unit[KDA_UNIT_MFMA] = BROKEN;
+    expect_right(KDA_UNIT_WMMA);
+    play.unit[KDA_UNIT_WMMA] = WRONG;
+    expect_unit(KDA_UNIT_NONE, "no: wrong answer", 1);
+    play.unit[KDA_UNIT_WMMA] = BROKEN;
+    expect_unit(KDA_UNIT_NONE, "no: they do not build", 0);
+}
+END_TEST
+
+START_TEST(test_intel)
+{
+    play.extensions = "cl_intel_subgroup_matrix_multiply_accumulate";
+    play.widths[0] = 32;
+    play.widths[1] = 8;
+    expect_right(KDA_UNIT_DPAS8);
+    play.widths[1] = 16;
+    expect_right(KDA_UNIT_DPAS16);
+    play.unit[KDA_UNIT_DPAS16] = WRONG;
+    expect_unit(KDA_UNIT_NONE, "no: wrong answer", 1);
+    play.widths[1] = 32;
+    expect_unit(KDA_UNIT_NONE, NONE_KNOWN, 0);
+    play.widths[0] = 0; /* nobody tells */
+    expect_unit(KDA_UNIT_NONE, NONE_KNOWN, 0);
+}
+END_TEST
+
 static void expect_failure(kda_status wanted)
 {
     kda_context *ctx;
@@ -173,6 +256,9 @@ START_TEST(test_no_context)
     play.matrix = NO_MEMORY;
     expect_failure(KDA_MEMORY);
     play.shuffle = NO_MEMORY;
+    expect_failure(KDA_MEMORY);
+    play.extensions = "cl_amd_device_attribute_query";
+    play.unit[KDA_UNIT_MFMA] = NO_MEMORY;
     expect_failure(KDA_MEMORY);
     play.extensions = NULL;
     play.without_compiler = device;
@@ -215,6 +301,8 @@ int main(void)
     tcase_set_timeout(tc, 300);
     tcase_add_test(tc, test_nvidia);
     tcase_add_loop_test(tc, test_sub_groups, 0, 2);
+    tcase_add_test(tc, test_amd);
+    tcase_add_test(tc, test_intel);
     tcase_add_test(tc, test_no_context);
     tcase_add_test(tc, test_small_local_memory);
     suite_add_tcase(suite, tc);
