@@ -17,7 +17,8 @@ int64_t kda_workspace_chunks(const struct kda_config *c, int64_t tokens, int64_t
 {
     /* Each sequence rounds up once; one that goes in chunks has more than step_limit tokens. */
     int64_t most = tokens / ((int64_t)c->step_limit + 1);
-    return tokens / c->chunk + (sequences < most ? sequences : most);
+    int64_t chunks = tokens / c->chunk + (sequences < most ? sequences : most);
+    return chunks < tokens ? chunks : tokens; /* none is empty */
 }
 
 static int64_t factor_floats(const struct kda_config *c)

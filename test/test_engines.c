@@ -138,6 +138,18 @@ START_TEST(test_engine_in_pieces)
 }
 END_TEST
 
+/* No chunk is empty, so that the workspace holds no more of them than there are tokens. */
+START_TEST(test_engine_counts_chunks)
+{
+    NEEDS_ENGINE;
+    NEEDS_QUEUES;
+    char text[256];
+    struct call *call = run("schedule=chunkwise %s K=8 V=4 lengths=1x70", engines[_i].words);
+    kda_plan_describe(plan_for(call), text, sizeof(text));
+    ck_assert_msg(strstr(text, " piece=70 "), "%s", text);
+}
+END_TEST
+
 TCase *tcase_engines(void)
 {
     enum { COUNT = sizeof(engines) / sizeof(engines[0]) };
@@ -150,5 +162,6 @@ TCase *tcase_engines(void)
     tcase_add_loop_test(tcase, test_engine_knows_no_future, 0, COUNT);
     tcase_add_loop_test(tcase, test_engine_has_no_tiles, 0, COUNT);
     tcase_add_loop_test(tcase, test_engine_in_pieces, 0, COUNT);
+    tcase_add_loop_test(tcase, test_engine_counts_chunks, 0, COUNT);
     return tcase;
 }
