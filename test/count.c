@@ -42,13 +42,26 @@ COUNTED_LIBC(WRAP)
         return real arguments;                                                                     \
     }
 #define STAND_IN(...) STAND_IN_NOTING((void)0, __VA_ARGS__)
-#define STAND_IN_LAUNCH(...) STAND_IN_NOTING(note_width(n, global), __VA_ARGS__)
+#define STAND_IN_LAUNCH(...)                                                                       \
+    STAND_IN_NOTING((note_width(n, global), note_size(queue, kernel)), __VA_ARGS__)
 
 static void note_width(cl_uint dims, const size_t *global)
 {
     for (cl_uint i = 0; i < dims && i < 2; i++)
         if (global[i] > counts.width)
             counts.width = global[i];
+}
+
+static void note_size(cl_command_queue queue, cl_kernel kernel)
+{
+    char name[64] = "";
+    size_t size[3] = {0};
+    cl_device_id device = NULL;
+    clGetCommandQueueInfo(queue, CL_QUEUE_DEVICE, sizeof device, &device, NULL);
+    clGetKernelInfo(kernel, CL_KERNEL_FUNCTION_NAME, sizeof name, name, NULL);
+    clGetKernelWorkGroupInfo(kernel, device, CL_KERNEL_COMPILE_WORK_GROUP_SIZE, sizeof size, size,
+                             NULL);
+    counts.sized += size[0] && !strncmp(name, "kda_", 4);
 }
 
 COUNTED_OPENCL(STAND_IN, STAND_IN_LAUNCH)

@@ -19,6 +19,7 @@ enum { COUNTED_LIBC(COUNT_INDEX) COUNTED_OPENCL(COUNT_INDEX, COUNT_INDEX) COUNTE
 struct counts {
     int calls[COUNTED];
     size_t width; /* the longer of a launch's first two dimensions, of the widest launch */
+    int sized;    /* launches of the library's kernels that declare a work-group's size */
 };
 extern const char *const count_names[COUNTED];
 

@@ -14,9 +14,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <spawn.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -319,27 +317,33 @@ static void take_memory(const char *spec)
     kda_context_destroy(&ctx);
 }
 
-static int child(const char *spec, const char *dir)
+/* Makes a plan in a context of its own, to so many warnings. */
+static int child(const char *name, const char *dir, kda_log_fn log, int warnings)
 {
-    kda_context_params params = *kda_context_params(.log = spec_log, .cache_dir = dir);
+    struct said said = {0};
+    kda_context_params params = *kda_context_params(.log = log, .log_data = &said,
+                                                    .log_level = KDA_LOG_DEBUG, .cache_dir = dir);
     kda_context *ctx;
-    if (spec_resolve(spec, &params) || kda_context_create(&ctx, &params))
+    if (spec_resolve(name, &params) || kda_context_create(&ctx, &params))
         return EXIT_FAILURE;
     kda_status status = make_plan(ctx, 1);
     kda_context_destroy(&ctx);
-    return status ? EXIT_FAILURE : EXIT_SUCCESS;
+    if (said.warned != warnings)
+        fprintf(stderr, "%d warnings: %s\n", said.warned, said.warning);
+    return status || said.warned != warnings ? EXIT_FAILURE : EXIT_SUCCESS;
 }
+
+static char spec[32]; /* of the device */
 
 /* Starts this program as a child that makes a plan. */
 static pid_t start_child(char *word)
 {
     extern char **environ;
-    char spec[32], self[512], dir[] = "cache";
+    char self[512], dir[] = "cache";
     pid_t id;
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     ck_assert_int_gt(n, 0);
     self[n] = '\0';
-    snprintf(spec, sizeof spec, "%d:%d", device->platform, device->index);
     char *arguments[] = {self, word, spec, dir, NULL};
     ck_assert_int_eq(posix_spawn(&id, self, NULL, NULL, arguments, environ), 0);
     return id;
@@ -352,22 +356,65 @@ static void end_child(pid_t id)
     ck_assert_msg(WIFEXITED(status) && !WEXITSTATUS(status), "a process failed: %d", status);
 }
 
-START_TEST(test_processes)
+/* After several that stored the same at once. */
+static void expect_stored(void)
 {
-    enum { PROCESSES = 6 };
-    char word[] = "child";
-    pid_t ids[PROCESSES];
-    for (int i = 0; i < PROCESSES; i++)
-        ids[i] = start_child(word);
-    for (int i = 0; i < PROCESSES; i++)
-        end_child(ids[i]);
     ck_assert_int_eq(count("kda-new-", NULL, 0), 0);
     struct said said = use("cache", 1);
     ck_assert_int_eq(said.built + said.warned, 0);
 }
+
+enum { AT_ONCE = 6 };
+
+START_TEST(test_processes)
+{
+    char word[] = "child";
+    pid_t ids[AT_ONCE];
+    for (int i = 0; i < AT_ONCE; i++)
+        ids[i] = start_child(word);
+    for (int i = 0; i < AT_ONCE; i++)
+        end_child(ids[i]);
+    expect_stored();
+}
 END_TEST
 
-/* Where there is no memory to keep a program, none is kept, and the plan is made. */
+/* Nobody stores before all have built. */
+static pthread_barrier_t all_built;
+
+static void listen_and_wait(void *data, kda_log_level level, const char *line)
+{
+    const struct said *said = data;
+    const int built = said->built;
+    listen(data, level, line);
+    if (said->built > built)
+        pthread_barrier_wait(&all_built);
+}
+
+static void *make_in_thread(void *failed)
+{
+    return child(spec, "cache", listen_and_wait, 0) ? failed : NULL;
+}
+
+/* Each with a context of its own. */
+START_TEST(test_threads)
+{
+    pthread_t threads[AT_ONCE];
+    int failed = 0;
+    pthread_barrier_init(&all_built, NULL, AT_ONCE);
+    for (int i = 0; i < AT_ONCE; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, make_in_thread, &failed), 0);
+    for (int i = 0; i < AT_ONCE; i++) {
+        void *result;
+        pthread_join(threads[i], &result);
+        failed += result != NULL;
+    }
+    pthread_barrier_destroy(&all_built);
+    ck_assert_int_eq(failed, 0);
+    expect_stored();
+}
+END_TEST
+
+/* Where there is no memory to keep a program, none is kept, which is said, and the plan is made. */
 START_TEST(test_little_memory)
 {
     char word[] = "little";
@@ -376,67 +423,10 @@ START_TEST(test_little_memory)
 }
 END_TEST
 
-/* Calls in a context of its own, one at least, until it is told to stop. No key is written twice,
- * so out = v. */
-enum { LENGTH = 64, SIZE = 256 }; /* mostly the kernel is at work */
-
-struct user {
-    const char *dir;
-    atomic_bool stop;
-    atomic_int calls;
-    bool failed;
-};
-
-static void *use_on(void *arg)
-{
-    struct user *u = arg;
-    static float x[LENGTH][SIZE];
-    float(*out)[SIZE] = malloc(sizeof x);
-    kda_context *ctx = NULL;
-    kda_plan *plan = NULL;
-    for (int i = 0; i < LENGTH; i++)
-        x[i][0] = 1;
-    kda_status st = kda_context_create(
-        &ctx, kda_context_params(.backend = KDA_OPENCL, .device = device->id, .cache_dir = u->dir));
-    if (!st)
-        st = kda_plan_create(&plan, ctx,
-                             kda_problem(.heads = 1, .key_dim = SIZE, .value_dim = SIZE, .scale = 1,
-                                         .max_tokens = LENGTH, .gate = KDA_GATE_NONE,
-                                         .schedule = KDA_SCHEDULE_RECURRENT));
-    do {
-        if (!st)
-            st = kda_execute(plan,
-                             kda_args(.tokens = LENGTH, .q.host = x, .k.host = x, .v.host = x,
-                                      .beta = {.host = x, .token_stride = SIZE}, .out.host = out));
-        u->failed |= st || memcmp(out, x, sizeof x) != 0;
-        atomic_fetch_add(&u->calls, 1);
-    } while (!u->failed && !atomic_load(&u->stop));
-    kda_plan_destroy(&plan);
-    kda_context_destroy(&ctx);
-    free(out);
-    return NULL;
-}
-
-/* Programs are stored while another context runs the same. */
-START_TEST(test_stored_while_run)
-{
-    pthread_t thread;
-    struct user running = {.dir = NULL}, storing = {.dir = "cache", .stop = true};
-    ck_assert_int_eq(pthread_create(&thread, NULL, use_on, &running), 0);
-    while (!atomic_load(&running.calls))
-        sched_yield();
-    use_on(&storing);
-    ck_assert(!storing.failed);
-    ck_assert_int_gt(count("kda-", NULL, 0), 0);
-    atomic_store(&running.stop, true);
-    pthread_join(thread, NULL);
-    ck_assert(!running.failed);
-}
-END_TEST
-
 static int test_device_of(const struct spec_device *d)
 {
     device = d;
+    snprintf(spec, sizeof spec, "%d:%d", d->platform, d->index);
     Suite *suite = suite_create(d->name);
     TCase *tc = tcase_create("cache");
     tcase_add_checked_fixture(tc, folder_enter, leave);
@@ -452,18 +442,19 @@ static int test_device_of(const struct spec_device *d)
     tcase_add_test(tc, test_unwritable);
     tcase_add_test(tc, test_bounded);
     tcase_add_test(tc, test_processes);
+    tcase_add_test(tc, test_threads);
     tcase_add_test(tc, test_little_memory);
-    tcase_add_test(tc, test_stored_while_run);
     suite_add_tcase(suite, tc);
     return runner_run(srunner_create(suite));
 }
 
 int main(int argc, char **argv)
 {
-    if (argc == 4 && !strcmp(argv[1], "little"))
+    const bool little = argc == 4 && !strcmp(argv[1], "little");
+    if (little)
         take_memory(argv[2]);
     if (argc == 4)
-        return child(argv[2], argv[3]);
+        return child(argv[2], argv[3], listen, little);
     struct spec_device *list;
     size_t n = spec_devices(&list);
     int failed = n ? 0 : 1;

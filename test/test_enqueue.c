@@ -195,6 +195,22 @@ START_TEST(test_larger_calls_are_not_wider)
 }
 END_TEST
 
+/* Of a kernel that does, PoCL confuses a launch with its binary: WORK_GROUP in cl/tile.cl. Another
+ * thread that stores programs would end the process. */
+START_TEST(test_kernels_declare_no_size)
+{
+    char version[128] = "";
+    struct trial t = trial_make(rig, (enum base)_i, true);
+    clGetDeviceInfo(rig->device, CL_DEVICE_VERSION, sizeof version, version, NULL);
+    count_start();
+    ck_assert_int_eq(trial_run(&t), KDA_OK);
+    struct counts seen = count_stop();
+    ck_assert_int_gt(seen.calls[CALLS_clEnqueueNDRangeKernel], 0);
+    if (strstr(version, "PoCL"))
+        ck_assert_int_eq(seen.sized, 0);
+}
+END_TEST
+
 static cl_int status_of(cl_event event)
 {
     cl_int status = CL_COMPLETE;
@@ -422,6 +438,7 @@ static int test_device(struct rig *opened)
     tcase_add_test(tc, test_short_sequences_take_one_launch);
     tcase_add_loop_test(tc, test_larger_calls_are_not_wider, LOG, LOG + 1);
     tcase_add_loop_test(tc, test_larger_calls_are_not_wider, FUSED, FUSED + 1);
+    tcase_add_loop_test(tc, test_kernels_declare_no_size, LOG, BASES);
     tcase_add_loop_test(tc, test_wait_list, 0, BASES);
     tcase_add_test(tc, test_wait_list_without_tokens);
     tcase_add_loop_test(tc, test_in_order, 0, BASES);
