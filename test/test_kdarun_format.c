@@ -26,8 +26,10 @@ static const struct {
     {"{", 0, "header: not valid JSON"},
     {"{}x", 0, "header: not valid JSON"},
     {"{'q':1}", 0, "header: not valid JSON"},
-    {"[1, 2]", 0, "header: not a JSON object"},
-    {"1", 0, "header: not a JSON object"},
+    {"[1, 2]", 0, "header: does not begin with '{'"},
+    {"1", 0, "header: does not begin with '{'"},
+    {" {}", 0, "header: does not begin with '{'"},
+    {"\xef\xbb\xbf{}", 0, "header: does not begin with '{'"},
     {"{\"q\\u0000x\":1}", 0, "header: zero character"},
     {"{}", 0, "tensor 'q' is missing"},
     {"{}", 4, "4 bytes after the last tensor"},
@@ -104,10 +106,12 @@ END_TEST
 START_TEST(test_header_nested_deep)
 {
     const char *const brackets[] = {"[", "{\"a\":"};
-    size_t length = strlen(brackets[_i]), count = 4000000 / length;
-    char *header = calloc(count * length + 1, 1);
+    static const char begin[] = "{\"a\":";
+    size_t first = strlen(begin), length = strlen(brackets[_i]), count = 4000000 / length;
+    char *header = calloc(first + count * length + 1, 1);
+    memcpy(header, begin, first);
     for (size_t i = 0; i < count; ++i)
-        memcpy(header + i * length, brackets[_i], length);
+        memcpy(header + first + i * length, brackets[_i], length);
     write_header("in", header, 0);
     free(header);
     check_refused(EXIT_INPUT, "in: ", "nested too deep");

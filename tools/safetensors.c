@@ -174,8 +174,6 @@ static bool parse(struct reader *r, const char *text, size_t length)
     if (!header || !only_spaces)
         return st_fail(r->error, r->path,
                        "header: not valid JSON near byte %zu of it (or nested too deep)", at);
-    if (!cJSON_IsObject(header))
-        return st_fail(r->error, r->path, "header: not a JSON object");
     return true;
 }
 
@@ -195,6 +193,8 @@ static bool read_header(struct reader *r)
         return st_fail(r->error, r->path,
                        "header: length is %llu, more than the %d that are accepted",
                        (unsigned long long)length, MAX_HEADER);
+    if (((const char *)p->map)[PREFIX] != '{')
+        return st_fail(r->error, r->path, "header: does not begin with '{'");
     r->data = (const char *)p->map + PREFIX + length;
     r->data_size = rest - length;
     return parse(r, (const char *)p->map + PREFIX, length);
