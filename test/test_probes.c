@@ -22,8 +22,10 @@ static struct {
     const char *extensions;
     cl_device_id without_compiler;
     cl_ulong local_bytes;
+    size_t work_group;
+    size_t sub_group; /* width of a kernel's, 0: as the probe has it, 8 */
     size_t widths[2]; /* of sub-groups, as Intel's extension tells them */
-    enum outcome shuffle, matrix, unit[KDA_UNITS];
+    enum outcome shuffle, matrix, unit[KDA_UNITS]; /* unit[KDA_UNIT_NONE]: local memory */
 } play;
 
 cl_int __real_clGetDeviceInfo(cl_device_id id, cl_device_info what, size_t size, void *value,
@@ -56,23 +58,25 @@ cl_int __wrap_clGetDeviceInfo(cl_device_id id, cl_device_info what, size_t size,
         *(cl_device_type *)value = CL_DEVICE_TYPE_GPU;
     if (what == CL_DEVICE_LOCAL_MEM_SIZE && value && play.local_bytes)
         *(cl_ulong *)value = play.local_bytes;
+    if (what == CL_DEVICE_MAX_WORK_GROUP_SIZE && value && play.work_group)
+        *(size_t *)value = play.work_group;
     if (what == CL_DEVICE_COMPILER_AVAILABLE && value && id == play.without_compiler)
         *(cl_bool *)value = CL_FALSE;
     return err;
 }
 
-static cl_int CL_API_CALL sub_groups_of_8(cl_kernel kernel, cl_device_id id, cl_uint what, size_t n,
-                                          const void *in, size_t size, void *value, size_t *answer)
+static cl_int CL_API_CALL sub_group_info(cl_kernel kernel, cl_device_id id, cl_uint what, size_t n,
+                                         const void *in, size_t size, void *value, size_t *answer)
 {
     (void)kernel, (void)id, (void)what, (void)n, (void)in, (void)size, (void)answer;
-    *(size_t *)value = 8;
+    *(size_t *)value = play.sub_group ? play.sub_group : 8;
     return CL_SUCCESS;
 }
 
 void *__wrap_clGetExtensionFunctionAddressForPlatform(cl_platform_id platform, const char *name)
 {
     cl_int(CL_API_CALL * function)(cl_kernel, cl_device_id, cl_uint, size_t, const void *, size_t,
-                                   void *, size_t *) = sub_groups_of_8;
+                                   void *, size_t *) = sub_group_info;
     void *address;
     (void)platform, (void)name;
     memcpy(&address, &function, sizeof address);
@@ -118,9 +122,7 @@ kda_status __wrap_kda_program_probe(kda_context *ctx, bool matrix, const char *t
     const bool shuffle = !strcmp(name, "probe");
     const char *unit = strstr(options, "KDA_UNIT=");
     const enum kda_unit kind = unit ? (enum kda_unit)(unit[strlen("KDA_UNIT=")] - '0') : 0;
-    const enum outcome outcome = shuffle  ? play.shuffle
-                                 : matrix ? play.matrix
-                                          : play.unit[kind]; /* of none: right */
+    const enum outcome outcome = shuffle ? play.shuffle : matrix ? play.matrix : play.unit[kind];
     char plain[256], *word;
     snprintf(plain, sizeof plain, "%s", options);
     if ((word = strstr(plain, "KDA_PATH=")))
@@ -260,6 +262,8 @@ START_TEST(test_no_context)
     play.extensions = "cl_amd_device_attribute_query";
     play.unit[KDA_UNIT_MFMA] = NO_MEMORY;
     expect_failure(KDA_MEMORY);
+    play.unit[KDA_UNIT_NONE] = NO_MEMORY;
+    expect_failure(KDA_MEMORY);
     play.extensions = NULL;
     play.without_compiler = device;
     expect_failure(KDA_NO_DEVICE);
@@ -284,6 +288,61 @@ START_TEST(test_small_local_memory)
 }
 END_TEST
 
+/* Makes a plan on the device; says what it runs, "" if there is none, and counts warnings. */
+static kda_status plan_of(const kda_problem *problem, char *text, size_t n, int *warned)
+{
+    kda_context *ctx;
+    kda_plan *plan;
+    *warned = 0;
+    *text = '\0';
+    ck_assert_int_eq(
+        kda_context_create(&ctx, kda_context_params(.backend = KDA_OPENCL, .device = device,
+                                                    .log = count_warning, .log_data = warned)),
+        KDA_OK);
+    const kda_status st = kda_plan_create(&plan, ctx, problem);
+    kda_plan_describe(plan, text, n);
+    kda_plan_destroy(&plan);
+    kda_context_destroy(&ctx);
+    return st;
+}
+
+#define PROBLEM(...)                                                                               \
+    kda_problem(.heads = 1, .key_dim = 64, .value_dim = 64, .max_tokens = 4096, __VA_ARGS__)
+
+/* Nothing runs in no local memory, and no chunk in a work-group of two items. */
+START_TEST(test_no_work_group)
+{
+    char text[256];
+    int warned;
+    play.work_group = 2;
+    ck_assert_int_eq(plan_of(PROBLEM(.chunk = 64), text, sizeof text, &warned), KDA_OK);
+    ck_assert_msg(strstr(text, "schedule=recurrent"), "%s", text);
+    ck_assert_int_eq(warned, 1);
+    ck_assert_int_eq(
+        plan_of(PROBLEM(.chunk = 64, .engine = KDA_ENGINE_FUSED), text, sizeof text, &warned),
+        KDA_UNSUPPORTED);
+    ck_assert_int_eq(warned, 0);
+    play.work_group = 0;
+    play.extensions = "none";
+    play.local_bytes = 64;
+    ck_assert_int_eq(plan_of(PROBLEM(.chunk = 0), text, sizeof text, &warned), KDA_UNSUPPORTED);
+}
+END_TEST
+
+/* The compiler gives kda_step other sub-groups than it gave the probe. */
+START_TEST(test_other_sub_groups)
+{
+    char text[256];
+    int warned;
+    play.extensions = "cl_intel_subgroups";
+    play.sub_group = 16;
+    ck_assert_int_eq(
+        plan_of(PROBLEM(.schedule = KDA_SCHEDULE_RECURRENT), text, sizeof text, &warned), KDA_OK);
+    ck_assert_msg(strstr(text, "path=local"), "%s", text);
+    ck_assert_int_eq(warned, 1);
+}
+END_TEST
+
 static void play_nothing(void)
 {
     memset(&play, 0, sizeof play);
@@ -305,6 +364,8 @@ int main(void)
     tcase_add_test(tc, test_intel);
     tcase_add_test(tc, test_no_context);
     tcase_add_test(tc, test_small_local_memory);
+    tcase_add_test(tc, test_no_work_group);
+    tcase_add_test(tc, test_other_sub_groups);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     return runner_run(runner) ? EXIT_FAILURE : EXIT_SUCCESS;
