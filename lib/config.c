@@ -4,11 +4,6 @@
  * SPDX-License-Identifier: MIT */
 #include "internal.h"
 
-static int64_t ceil_div64(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 static int32_t ceil_div(int32_t a, int32_t b)
 {
     return (a + b - 1) / b;
@@ -108,7 +103,7 @@ static bool shrink_step(const kda_problem *p, struct kda_config *c)
 
 /* Of cl/mma_prepare.cl: items of a work-group, and the chunks times heads it works on at once; of
  * all of the engine's kernels: the local memory they are made for. */
-enum { MMA_ITEMS = 512, MMA_PARTS = 2, MMA_LOCAL_BYTES = 224 * 1024 };
+enum { MMA_ITEMS = 512, MMA_LOCAL_BYTES = 224 * 1024 };
 
 bool kda_config_shrink(const kda_problem *p, struct kda_config *c, enum kda_kernel_id id)
 {
@@ -257,51 +252,17 @@ static const char *mma_obstacle(const kda_context *ctx, const kda_problem *p,
     return NULL;
 }
 
-/* What a work-group of kda_mma takes, in ns: to prepare a chunk and head, to scan one of one or two
- * tiles, to begin and end a scan (H200, 2026-11-30). Their relation is what counts. */
-enum { PREPARE_NS = 6300, SCAN_NS = 1290, SCAN_TWO_NS = 1960, SCAN_ENDS_NS = 3600 };
-
-/* How many of `units` work-groups should scan, so that the longer of both parts is as short as can
- * be, and how long it then is. */
-static int64_t balance(int64_t units, int64_t blocks, int64_t jobs, int64_t job_ns, int64_t *ns)
-{
-    int64_t best = 1;
-    *ns = INT64_MAX;
-    for (int64_t n = 1; n < units; n++) {
-        int64_t scan = ceil_div64(jobs, n) * job_ns, prepare = blocks * PREPARE_NS / (units - n);
-        int64_t longer = scan > prepare ? scan : prepare;
-        if (longer < *ns) {
-            *ns = longer;
-            best = n;
-        }
-    }
-    return best;
-}
-
-/* The same of a call. */
-static int64_t balance_call(const kda_context *ctx, const kda_problem *p, int32_t teams,
-                            int64_t sequences, int64_t chunks, int64_t *ns)
-{
-    const int64_t units = ctx->device->compute_units > 2 ? ctx->device->compute_units : 2;
-    const int64_t busy = sequences < chunks ? sequences : chunks;
-    const int64_t chunk_ns = teams == 2 ? SCAN_TWO_NS : SCAN_NS;
-    return balance(units, chunks * p->value_heads,
-                   busy * p->value_heads * p->value_dim / 64 / teams,
-                   ceil_div64(chunks, busy) * chunk_ns + SCAN_ENDS_NS, ns);
-}
-
 /* Whether two tiles of 64 columns share a chunk's images, which does not touch the result. */
 static kda_status choose_mma(const kda_context *ctx, const kda_problem *p, struct kda_config *c)
 {
-    int64_t one, two;
     if (ctx->device->is_cpu)
         kda_log(ctx, KDA_LOG_WARN, "no matrix units: plain OpenCL C says what they would, slowly");
     c->engine = KDA_ENGINE_MMA;
     c->chunk = 64;
     c->scan_vec = c->scan_rows = 1; /* no kernel of that kind */
     int64_t chunks = kda_workspace_chunks(c, p->max_tokens, p->max_sequences);
-    balance_call(ctx, p, 1, p->max_sequences, chunks, &one);
-    balance_call(ctx, p, 2, p->max_sequences, chunks, &two);
+    int64_t one = kda_shares_ns(ctx, p, 1, p->max_sequences, chunks);
+    int64_t two = kda_shares_ns(ctx, p, 2, p->max_sequences, chunks);
     c->teams = p->value_dim == 128 && two < one ? 2 : 1;
     c->scan_v = 64 * c->teams;
     kda_config_pad(p, c);
@@ -465,25 +426,4 @@ int64_t kda_config_step_groups(const kda_problem *p, const struct kda_config *c,
 int64_t kda_config_scan_groups(const kda_problem *p, const struct kda_config *c, int64_t sequences)
 {
     return sequences * p->value_heads * ceil_div(p->value_dim, c->scan_v);
-}
-
-int64_t kda_config_mma_prepare_groups(int64_t blocks)
-{
-    return ceil_div64(blocks, MMA_PARTS);
-}
-
-struct kda_shares kda_config_mma_shares(const kda_context *ctx, const kda_problem *p,
-                                        const struct kda_config *c, int64_t sequences,
-                                        int64_t chunks)
-{
-    int64_t ns, scanners = balance_call(ctx, p, c->teams, sequences, chunks, &ns);
-    int64_t preparers = (int64_t)ctx->device->compute_units - scanners;
-    int64_t most = kda_config_mma_prepare_groups(chunks * p->value_heads);
-    int64_t turns = ceil_div64(p->value_heads * p->value_dim / c->scan_v, scanners);
-    preparers = preparers < most ? preparers : most;
-    return (struct kda_shares){
-        .preparers = (int32_t)(preparers > 1 ? preparers : 1),
-        .scanners = (int32_t)scanners,
-        .heads_abreast = (int32_t)ceil_div64(p->value_heads, turns),
-    };
 }

@@ -396,16 +396,21 @@ size_t kda_config_items(const struct kda_config *c, enum kda_kernel_id id);
 int64_t kda_config_step_groups(const kda_problem *p, const struct kda_config *c, int64_t sequences);
 int64_t kda_config_scan_groups(const kda_problem *p, const struct kda_config *c, int64_t sequences);
 
-/* Work-groups of kda_mma_prepare for so many chunks times heads. */
-int64_t kda_config_mma_prepare_groups(int64_t blocks);
+/* ---- OpenCL: shares.c ------------------------------------------------------------------- */
 
 /* How the work-groups of kda_mma share a piece's work: see cl/mma_order.cl. */
 struct kda_shares {
     int32_t preparers, scanners, heads_abreast;
 };
-struct kda_shares kda_config_mma_shares(const kda_context *ctx, const kda_problem *p,
-                                        const struct kda_config *c, int64_t sequences,
-                                        int64_t chunks);
+struct kda_shares kda_shares_of(const kda_context *ctx, const kda_problem *p,
+                                const struct kda_config *c, int64_t sequences, int64_t chunks);
+
+/* How long a call of so many sequences and chunks should take, with teams of so many tiles. */
+int64_t kda_shares_ns(const kda_context *ctx, const kda_problem *p, int32_t teams,
+                      int64_t sequences, int64_t chunks);
+
+/* Work-groups that can prepare at once, of so many chunks times heads. */
+int64_t kda_shares_preparers(int64_t blocks);
 
 /* ---- OpenCL: workspace.c ---------------------------------------------------------------- */
 

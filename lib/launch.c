@@ -379,7 +379,7 @@ static kda_status launch_prepare(const kda_plan *plan, struct chain *chain,
     bool mma = c->teams;
     enum kda_kernel_id id = mma ? KDA_KERNEL_MMA_PREPARE : KDA_KERNEL_PREPARE;
     int64_t blocks = (int64_t)args->chunk_count * plan->problem.value_heads;
-    int64_t groups = mma ? kda_config_mma_prepare_groups(blocks) : blocks;
+    int64_t groups = mma ? kda_shares_preparers(blocks) : blocks;
     return launch(plan, chain, id, run, args, kda_config_items(c, id), groups, NULL);
 }
 
@@ -415,8 +415,7 @@ static kda_status launch_piece(const kda_plan *plan, struct chain *chain, const 
     const struct kda_config *c = &l->config;
     struct kda_shares shares = {0};
     if (c->teams) {
-        shares =
-            kda_config_mma_shares(plan->ctx, &plan->problem, c, run->sequences, args->chunk_count);
+        shares = kda_shares_of(plan->ctx, &plan->problem, c, run->sequences, args->chunk_count);
         args->preparers = shares.preparers;
         args->heads_abreast = shares.heads_abreast;
         args->call = next_call();

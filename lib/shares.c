@@ -1,0 +1,88 @@
+/* How the work-groups of kda_mma share its work: those that prepare chunks and those that scan run
+ * side by side (cl/mma_order.cl), so both should take about as long.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "internal.h"
+
+enum { PARTS = 2 }; /* of a work-group that prepares, each with a chunk and head of its own */
+
+static int64_t ceil_div64(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* What a work-group of kda_mma takes, in ns: to prepare a chunk and head, to scan one of one or two
+ * tiles, to begin and end a scan (H200, 2026-11-30). Their relation is what counts. */
+enum { PREPARE_NS = 6300, SCAN_NS = 1290, SCAN_TWO_NS = 1960, SCAN_ENDS_NS = 3600 };
+
+struct work {
+    int64_t units, blocks, jobs, job_ns; /* work-groups; to prepare; to scan, and each one's time */
+};
+
+/* The longer of both parts' times if so many work-groups scan. */
+static int64_t longer_part(const struct work *w, int64_t scanners)
+{
+    int64_t scan = ceil_div64(w->jobs, scanners) * w->job_ns;
+    int64_t prepare = w->blocks * PREPARE_NS / (w->units - scanners);
+    return scan > prepare ? scan : prepare;
+}
+
+/* How many work-groups should scan, so that the longer part is about as short as can be, and how
+ * long it is at least. Of numbers that hardly differ the largest: with more jobs begun, less waits
+ * for one chunk (H200, 2026-11-30: 8 sequences of 1024 tokens, 32 heads, 37 of 132 scan in 311 us,
+ * 40 in 305). */
+static int64_t balance(const struct work *w, int64_t *ns)
+{
+    int64_t best = 1, most = w->units - 1 < w->jobs ? w->units - 1 : w->jobs;
+    *ns = INT64_MAX;
+    for (int64_t n = 1; n <= most; n++)
+        if (longer_part(w, n) < *ns)
+            *ns = longer_part(w, n);
+    for (int64_t n = 1; n <= most; n++)
+        if (longer_part(w, n) <= *ns + *ns / 25)
+            best = n;
+    return best;
+}
+
+/* The same of a call. */
+static int64_t balance_call(const kda_context *ctx, const kda_problem *p, int32_t teams,
+                            int64_t sequences, int64_t chunks, int64_t *ns)
+{
+    const int64_t busy = sequences < chunks ? sequences : chunks;
+    const int64_t chunk_ns = teams == 2 ? SCAN_TWO_NS : SCAN_NS;
+    const struct work work = {
+        .units = ctx->device->compute_units > 2 ? ctx->device->compute_units : 2,
+        .blocks = chunks * p->value_heads,
+        .jobs = busy * p->value_heads * p->value_dim / 64 / teams,
+        .job_ns = ceil_div64(chunks, busy) * chunk_ns + SCAN_ENDS_NS,
+    };
+    return balance(&work, ns);
+}
+
+int64_t kda_shares_ns(const kda_context *ctx, const kda_problem *p, int32_t teams,
+                      int64_t sequences, int64_t chunks)
+{
+    int64_t ns;
+    balance_call(ctx, p, teams, sequences, chunks, &ns);
+    return ns;
+}
+
+int64_t kda_shares_preparers(int64_t blocks)
+{
+    return ceil_div64(blocks, PARTS);
+}
+
+struct kda_shares kda_shares_of(const kda_context *ctx, const kda_problem *p,
+                                const struct kda_config *c, int64_t sequences, int64_t chunks)
+{
+    int64_t ns, scanners = balance_call(ctx, p, c->teams, sequences, chunks, &ns);
+    int64_t preparers = (int64_t)ctx->device->compute_units - scanners;
+    int64_t most = kda_shares_preparers(chunks * p->value_heads);
+    int64_t turns = ceil_div64(p->value_heads * p->value_dim / c->scan_v, scanners);
+    preparers = preparers < most ? preparers : most;
+    return (struct kda_shares){
+        .preparers = (int32_t)(preparers > 1 ? preparers : 1),
+        .scanners = (int32_t)scanners,
+        .heads_abreast = (int32_t)ceil_div64(p->value_heads, turns),
+    };
+}
