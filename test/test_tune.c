@@ -78,6 +78,8 @@ START_TEST(test_round_trip)
     says(&o, EXIT_SUCCESS, o.out, "key_dim=16 value_dim=16 dtype=f32 engine=");
     char *row = read_rows(1);
     ck_assert_msg(strstr(o.out, row + strlen(OTHERS)), "%s", row);
+    const char *up_to = strstr(row, "recurrent_up_to=");
+    ck_assert_int_le(atol(strchr(up_to, '=') + 1), 64); /* no more is known of */
     free(row);
     o = run(kdabench, "-d", device, "-n", "1", "64x1x16/f32/log", "64x1x17/f32/log");
     says(&o, EXIT_SUCCESS, o.out, " tuned=3\n");

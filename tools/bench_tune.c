@@ -191,24 +191,22 @@ static bool steps_win(struct search *s, int64_t length, int64_t *starts)
     return steps <= time_candidate(s, &c, &p, &result);
 }
 
-/* Bisection: below a length steps win, above it chunks. */
+/* Bisection: below a length steps win, above it chunks. A problem says nothing of sequences longer
+ * than its own, unless steps win at the last length that is tried at all. */
 static void search_switch(struct search *s, int64_t longest)
 {
     int64_t *starts = calloc((size_t)s->problem->sequences + 1, sizeof *starts);
     int64_t low = 0, high = longest / STEP < MOST_STEPS ? longest / STEP : MOST_STEPS;
-    if (starts && steps_win(s, high * STEP, starts)) {
-        s->best.recurrent_up_to = INT32_MAX;
-        low = high;
-    }
-    while (starts && high - low > 1) {
+    const bool all = starts && steps_win(s, high * STEP, starts);
+    while (starts && !all && high - low > 1) {
         const int64_t middle = (low + high) / 2;
         if (steps_win(s, middle * STEP, starts))
             low = middle;
         else
             high = middle;
     }
-    if (s->best.recurrent_up_to == 0)
-        s->best.recurrent_up_to = (int32_t)(low * STEP);
+    s->best.recurrent_up_to =
+        all && high == MOST_STEPS ? INT32_MAX : (int32_t)(all ? longest : low * STEP);
     free(starts);
 }
 
