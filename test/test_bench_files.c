@@ -135,6 +135,13 @@ START_TEST(test_plot)
         ck_assert_msg(strstr(svg, curves[i]), "no %s", curves[i]);
     ck_assert_ptr_null(strstr(svg, "lens"));
     free(svg);
+    program = "/bin/sh"; /* on a disk with room for 2 KiB */
+    o = run_arguments((const char *const[]){
+        "-c",
+        "trap '' XFSZ; ulimit -f 4; exec \"$0\" -d cpu -n 1 --plot part.svg 4x2x8/f32 8x2x8/f32",
+        kdabench, NULL});
+    CHECK_OUTCOME(&o, EXIT_INPUT, "gnuplot does not draw part.svg");
+    unlink("part.svg");
     o = PLOT("none/x.svg");
     CHECK_OUTCOME(&o, EXIT_INPUT, "none/x.svg: No such file or directory");
     ck_assert_str_eq(o.out, ""); /* said before anything is measured */

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MOST_POINTS = 1024, NAME = 256 };
@@ -114,6 +115,23 @@ const char *bench_plot_obstacle(const char *path)
     return system("gnuplot --version >/dev/null 2>&1") ? "gnuplot is missing" : NULL;
 }
 
+/* Whether a picture is all there: gnuplot does not look whether what it wrote has found room. What
+ * is no file can't be looked at. */
+static bool is_whole(const char *path)
+{
+    char text[64] = "";
+    struct stat s;
+    if (!stat(path, &s) && !S_ISREG(s.st_mode))
+        return true;
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return false;
+    fseek(file, -32, SEEK_END);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    return strstr(text, "</svg>");
+}
+
 bool bench_plot(const cJSON *document, const char *path)
 {
     static struct panel panels[] = {
@@ -141,5 +159,5 @@ bool bench_plot(const cJSON *document, const char *path)
     fputs("unset multiplot\n", gnuplot);
     bool drawn = !pclose(gnuplot);
     signal(SIGPIPE, before);
-    return drawn;
+    return drawn && is_whole(path);
 }

@@ -51,6 +51,8 @@ static const char usage[] =
     "  engines     [{schedule, engine, status, why, note}]: those that are OK gave a known answer\n"
     "  models      [{model, problem, status, why, note, plan, plan_create_s}]: what a plan "
     "chooses\n"
+    "              and what it took to make: a program that an earlier one has, or the cache, is\n"
+    "              not built again\n"
     "  selftest    [{problem, status, why, out_error, state_error}]: with --selftest\n"
     "  log         [{level, line}]: warnings; with --verbose all\n"
     "A status is OK, another of the library's, or WRONG. Why not is said if it isn't OK, and a "
