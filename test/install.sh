@@ -52,8 +52,15 @@ project('user', 'c')
 executable('user', 'example.c', dependencies: dependency('kda', fallback: 'kda'))
 MESON
 cd "$stage/user"
-{ CC="$*" meson setup --force-fallback-for=kda out && ninja -C out user; } >"$stage/log" 2>&1 || {
-    cat "$stage/log"
+for kind in shared static; do
+    { CC="$*" meson setup --force-fallback-for=kda -Ddefault_library=$kind $kind &&
+        ninja -C $kind user; } >"$stage/log" 2>&1 || {
+        cat "$stage/log"
+        exit 1
+    }
+    run $kind/user
+done
+ldd shared/user | grep -q libkda
+if ldd static/user | grep libkda; then
     exit 1
-}
-run out/user
+fi
