@@ -157,6 +157,20 @@ static inline void images_wait(__global const ulong *word, ulong call, int mover
                          : "l"(global_address(word)), "l"(call)
                          : "memory");
 }
+/* One lane of the warp, all of which pass here. NVIDIA's compiler makes a loop over lanes of a bulk
+ * copy unless it knows that there is one only. */
+static inline int one_lane(int lane)
+{
+    int one;
+    (void)lane;
+    __asm__ volatile("{ .reg .pred p; .reg .b32 x;\n"
+                     "elect.sync x|p, 0xffffffff;\n"
+                     "selp.s32 %0, 1, 0, p; }"
+                     : "=r"(one)
+                     :
+                     : "memory");
+    return one;
+}
 static inline void read_soon(__global const void *from, uint bytes)
 {
     __asm__ volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
@@ -229,6 +243,7 @@ typedef int ring_counter;
 #define stores_done()
 #define images_ready(word, call)
 #define images_wait(word, call, mover)
+#define one_lane(lane) ((lane) == 0)
 #define part_barrier(index, items) barrier(CLK_LOCAL_MEM_FENCE)
 #define part_barrier_of(who, index, items) barrier(CLK_LOCAL_MEM_FENCE)
 #define part_arrive(index, items)

@@ -24,9 +24,8 @@
  *                              R and T split in two                                         18 KiB
  *                              R of the diagonal blocks, sums, totals, decays, norms        15 KiB
  *
- * Rows come by copies of their own, a turn ahead, while this one's blocks are inverted; the warp w
- * of the half that does not invert sends for block w. (Copies of 16 bytes that every item sends for
- * are 12 instructions each and fill the queue to local memory: a tenth of the time.)
+ * Rows come by copies of their own (mma_rows.cl), a turn ahead, while this one's blocks are
+ * inverted.
  *
  * SPDX-License-Identifier: MIT */
 
@@ -37,46 +36,6 @@
 /* Barriers besides that of the whole part. */
 #define SOLVED(part) (PARTS + (part))
 #define MERGING(part) (2 * PARTS + (part))
-#define HAS_GATE_ROWS (!KDA_GATE_PER_HEAD && KDA_GATE != KDA_GATE_NONE)
-/* They come with k and q: there is no room for f32. */
-#define GATES_ARRIVE (HAS_GATE_ROWS && KDA_G_DTYPE != KDA_F32)
-
-/* Where a chunk and head lies: its first token and how many it has; 0: there is none. And of the
- * sequence: its chunks and tokens, so that its next chunk is found without a look at memory. */
-struct place {
-    long start;
-    int rows, head;
-    uint image; /* where its images lie in the workspace, and the word that tells of them */
-    int chunks_begin, chunks_end;
-    long tokens_begin, tokens_end;
-};
-/* The place of a number in the order of work (mma_order.cl); p: any other place. */
-static __attribute__((always_inline)) inline struct place locate(const struct kda_call_args *a,
-                                                                 __global const int *cu_seqlens,
-                                                                 __global const float *workspace,
-                                                                 uint number, struct place p)
-{
-    const int all = chunk_start(a, workspace, a->sequences);
-    const uint count = (uint)clamp(all - a->first_chunk, 0, a->chunk_count);
-    p.rows = 0;
-    if (number >= count * (uint)a->value_heads)
-        return p;
-    const uint2 at = order_of(a, number, count);
-    const int chunk = a->first_chunk + (int)at.s0;
-    p.head = (int)at.s1;
-    p.image = at.s0 * (uint)a->value_heads + at.s1;
-    if (chunk >= p.chunks_end || chunk < p.chunks_begin) {
-        const long n = sequence_of(a, workspace, chunk);
-        p.chunks_begin = chunk_start(a, workspace, n);
-        p.chunks_end = chunk_start(a, workspace, n + 1);
-        p.tokens_begin = sequence_start(a, cu_seqlens, n);
-        p.tokens_end = sequence_start(a, cu_seqlens, n + 1);
-    }
-    p.start = p.tokens_begin + (long)(chunk - p.chunks_begin) * 64;
-    p.rows = (int)min(p.tokens_end - p.start, 64l);
-    return p;
-}
-
 /* The images from IMAGE_D to IMAGE_A. */
 struct rest {
     float d[128], beta[64], a_diagonal[64];
@@ -162,74 +121,6 @@ solve_block(__local const float (*r)[DIAGONAL_ROW], __local struct rest *rest,
     }
 }
 
-/* Sends for the rows of k, q and g of a block's tokens, as far as they are there: all lanes of one
- * warp. `counter` is told what will arrive. */
-static __attribute__((always_inline)) inline void
-send_for_rows(const struct kda_call_args *a, __global const data_t *k, __global const data_t *q,
-              __global const gate_t *g, struct place p, int token0, __local ushort *to,
-              __local ring_counter *counter, int lane)
-{
-    const int kh = key_head(a, p.head);
-    const int wide = a->has & KDA_HAS_WIDE_ROWS;
-    k += a->k.offset + kh * a->k.head_stride + (p.start + token0) * a->k.token_stride;
-    q += a->q.offset + kh * a->q.head_stride + (p.start + token0) * a->q.token_stride;
-    g += a->g.offset + p.head * a->g.head_stride + (p.start + token0) * a->g.token_stride;
-    to += token0 * 128;
-    if (!wide) {
-        for (int i = lane; i < TOKENS * 128 && token0 + i / 128 < p.rows; i += 32) {
-            to[i] = k[i / 128 * a->k.token_stride + i % 128];
-            to[i + 8192] = q[i / 128 * a->q.token_stride + i % 128];
-#if GATES_ARRIVE
-            to[i + 16384] = g[i / 128 * a->g.token_stride + i % 128];
-#endif
-        }
-        lanes_stored();
-    }
-    if (lane < TOKENS) {
-        const int sent = wide && token0 + lane < p.rows;
-        to += lane * 128;
-        arrivals_expect(counter, sent ? 256 * (2 + GATES_ARRIVE) : 0);
-        if (sent) {
-            bulk_copy(to, k + lane * a->k.token_stride, 256, counter);
-            bulk_copy(to + 8192, q + lane * a->q.token_stride, 256, counter);
-#if GATES_ARRIVE
-            bulk_copy(to + 16384, g + lane * a->g.token_stride, 256, counter);
-#endif
-        }
-    }
-}
-
-/* What an item needs of a chunk and head besides its rows, as stored: nothing waits for it here. */
-struct extras {
-    float2 bias;
-    float log_scale;
-    beta_t write;
-};
-static __attribute__((always_inline)) inline struct extras
-load_extras(const struct kda_call_args *a, __global const beta_t *beta, __global const float *a_log,
-            __global const float *dt_bias, struct place p, int channel, int lid)
-{
-    struct extras e;
-    e.bias = 0.0f;
-    e.log_scale = 0.0f;
-    e.write = 0;
-#if KDA_GATE_PER_HEAD
-    if (a->has & KDA_HAS_DT_BIAS)
-        e.bias = dt_bias[a->dt_bias + p.head];
-#else
-    if (a->has & KDA_HAS_DT_BIAS) {
-        __global const float *const at = dt_bias + a->dt_bias + (long)p.head * KDA_K + channel;
-        e.bias = (float2)(at[0], at[1]);
-    }
-#endif
-    if (a->has & KDA_HAS_A_LOG)
-        e.log_scale = a_log[a->a_log + p.head];
-    if (lid < p.rows && (a->has & KDA_HAS_BETA))
-        e.write = beta[a->beta.offset + p.head * a->beta.head_stride +
-                       (p.start + lid) * a->beta.token_stride];
-    return e;
-}
-
 /* Numbers of an item and where its part's memory is, made anew in each phase between barriers:
  * hidden from the compiler, which would make every phase's addresses once and then keep them, for
  * want of registers in memory that is far away: local memory leaves little of the first cache. */
@@ -284,14 +175,17 @@ prepare(const struct kda_call_args *a, __global const data_t *q0, __global const
         memory[part].next = here;
         memory[part].image = NO_IMAGE;
         memory[part].turn = 0;
-        ring_init(memory[part].arrivals, BLOCKS, TOKENS, 1);
+        ring_init(memory[part].arrivals, BLOCKS, 1 + 32 * GATES_ARRIVE, 1);
     }
     struct extras extras =
         load_extras(a, beta, a_log, dt_bias, here, ((lid >> 5) & 1) * 64 + (lid & 31) * 2, lid);
     part_barrier(part, PART); /* what was cleared is clear, counters are there */
     if (merges)
-        send_for_rows(a, k0, q0, g0, here, warp * TOKENS, (__local ushort *)area,
+        send_for_rows(a, k0, q0, here, warp * TOKENS, (__local ushort *)area,
                       memory[part].arrivals + 2 * warp, lane);
+    else
+        send_for_gates(a, g0, here, (warp - BLOCKS) * TOKENS, (__local ushort *)area + 16384,
+                       memory[part].arrivals + 2 * (warp - BLOCKS), lane);
 #if KDA_COMPACT /* one turn, so that no barrier stands in a branch: see step.cl */
     {
 #else
@@ -472,12 +366,15 @@ prepare(const struct kda_call_args *a, __global const data_t *q0, __global const
         part_barrier(part, PART); /* R, A_qk and decays are complete, operands have been used */
         PHASE
 
-        const struct place next_place = memory[part].next;
 #if !KDA_COMPACT
         if (merges) {
             copies_follow();
-            send_for_rows(a, k0, q0, g0, next_place, warp * TOKENS, (__local ushort *)area,
+            send_for_rows(a, k0, q0, memory[part].next, warp * TOKENS, (__local ushort *)area,
                           memory[part].arrivals + 2 * warp, lane);
+        } else {
+            send_for_gates(a, g0, memory[part].next, (warp - BLOCKS) * TOKENS,
+                           (__local ushort *)area + 16384,
+                           memory[part].arrivals + 2 * (warp - BLOCKS), lane);
         }
 #endif
         if (!merges) {
@@ -517,7 +414,8 @@ prepare(const struct kda_call_args *a, __global const data_t *q0, __global const
                 behind *= (float2)(ax[i], ay[i]);
             }
         }
-        here = next_place;
+        PHASE
+        here = memory[part].next; /* not kept in registers since it was sent for */
 #if !KDA_COMPACT
         extras = load_extras(a, beta, a_log, dt_bias, here, channel, lid);
 #endif

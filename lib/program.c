@@ -11,7 +11,7 @@
 #include "programs.h"
 
 /* Sources of a program, one after the other; NULL where there are fewer. */
-enum { SOURCES = 12 };
+enum { SOURCES = 13 };
 typedef const char *sources[SOURCES];
 
 struct entry {
@@ -197,7 +197,7 @@ kda_status kda_program_kernel(kda_context *ctx, const kda_problem *p, const stru
         [KDA_STAGE_SCAN] = {unit_cl, scan_cl},
         [KDA_STAGE_GEMM] = {gemm_cl},
         [KDA_STAGE_MMA] = {copies_cl, matrix_cl, warp_cl, mma_order_cl, mma_operands_cl,
-                           mma_prepare_cl, mma_jobs_cl, mma_scan_cl, mma_cl},
+                           mma_rows_cl, mma_prepare_cl, mma_jobs_cl, mma_scan_cl, mma_cl},
     };
     char options[1024];
     format_options(p, c, options, sizeof options);

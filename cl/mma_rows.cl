@@ -1,0 +1,140 @@
+/* The matrix-unit engine: what a part of mma_prepare.cl works on, where it lies, and how it comes
+ * to local memory: rows by copies of their own, a turn ahead, while the last turn's blocks are
+ * inverted.
+ *
+ * The warp w of the half that does not invert sends for k and q of block w in bulk copies, by one
+ * lane: if several lanes send, each takes a turn of a loop. For all rows that would be more than
+ * what makes these copies has time for, so warps of the other half send for g in pieces of 16
+ * bytes, of 12 instructions each, which fill the queue to local memory. (8192 tokens, 96 heads, us,
+ * H200, 2026-11-30: all rows in pieces 650; all in bulk copies by 16 lanes 579, by one lane 559; as
+ * it is 561, and with the scan beside it 2 % less than that.)
+ *
+ * SPDX-License-Identifier: MIT */
+
+#define HAS_GATE_ROWS (!KDA_GATE_PER_HEAD && KDA_GATE != KDA_GATE_NONE)
+/* They come with k and q: there is no room for f32. */
+#define GATES_ARRIVE (HAS_GATE_ROWS && KDA_G_DTYPE != KDA_F32)
+
+/* Where a chunk and head lies: its first token and how many it has; 0: there is none. And of the
+ * sequence: its chunks and tokens, so that its next chunk is found without a look at memory. */
+struct place {
+    long start;
+    int rows, head;
+    uint image; /* where its images lie in the workspace, and the word that tells of them */
+    int chunks_begin, chunks_end;
+    long tokens_begin, tokens_end;
+};
+/* The place of a number in the order of work (mma_order.cl); p: any other place. */
+static __attribute__((always_inline)) inline struct place locate(const struct kda_call_args *a,
+                                                                 __global const int *cu_seqlens,
+                                                                 __global const float *workspace,
+                                                                 uint number, struct place p)
+{
+    const int all = chunk_start(a, workspace, a->sequences);
+    const uint count = (uint)clamp(all - a->first_chunk, 0, a->chunk_count);
+    p.rows = 0;
+    if (number >= count * (uint)a->value_heads)
+        return p;
+    const uint2 at = order_of(a, number, count);
+    const int chunk = a->first_chunk + (int)at.s0;
+    p.head = (int)at.s1;
+    p.image = at.s0 * (uint)a->value_heads + at.s1;
+    if (chunk >= p.chunks_end || chunk < p.chunks_begin) {
+        const long n = sequence_of(a, workspace, chunk);
+        p.chunks_begin = chunk_start(a, workspace, n);
+        p.chunks_end = chunk_start(a, workspace, n + 1);
+        p.tokens_begin = sequence_start(a, cu_seqlens, n);
+        p.tokens_end = sequence_start(a, cu_seqlens, n + 1);
+    }
+    p.start = p.tokens_begin + (long)(chunk - p.chunks_begin) * 64;
+    p.rows = (int)min(p.tokens_end - p.start, 64l);
+    return p;
+}
+
+/* Sends for the rows of k and q of a block's tokens, as far as they are there: all lanes of one
+ * warp. `counter` is told what will arrive. */
+static __attribute__((always_inline)) inline void
+send_for_rows(const struct kda_call_args *a, __global const data_t *k, __global const data_t *q,
+              struct place p, int token0, __local ushort *to, __local ring_counter *counter,
+              int lane)
+{
+    const int kh = key_head(a, p.head);
+    const int wide = a->has & KDA_HAS_WIDE_ROWS;
+    k += a->k.offset + kh * a->k.head_stride + (p.start + token0) * a->k.token_stride;
+    q += a->q.offset + kh * a->q.head_stride + (p.start + token0) * a->q.token_stride;
+    to += token0 * 128;
+    if (!wide) {
+        for (int i = lane; i < TOKENS * 128 && token0 + i / 128 < p.rows; i += 32) {
+            to[i] = k[i / 128 * a->k.token_stride + i % 128];
+            to[i + 8192] = q[i / 128 * a->q.token_stride + i % 128];
+        }
+        lanes_stored();
+    }
+    if (one_lane(lane)) {
+        const int there = wide ? clamp(p.rows - token0, 0, TOKENS) : 0;
+        arrivals_expect(counter, there * (2 * 256));
+        for (int i = 0; i < there; i++) {
+            bulk_copy(to, k, 256, counter);
+            bulk_copy(to + 8192, q, 256, counter);
+            to += 128;
+            k += a->k.token_stride;
+            q += a->q.token_stride;
+        }
+    }
+}
+
+/* The same for those of g, all lanes of another warp, in pieces of 16 bytes: what makes bulk copies
+ * has no time for more of them. */
+static __attribute__((always_inline)) inline void
+send_for_gates(const struct kda_call_args *a, __global const gate_t *g, struct place p, int token0,
+               __local ushort *to, __local ring_counter *counter, int lane)
+{
+#if GATES_ARRIVE
+    const int wide = a->has & KDA_HAS_WIDE_ROWS, row = lane >> 4, inside = (lane & 15) * 8;
+    g += a->g.offset + p.head * a->g.head_stride + (p.start + token0 + row) * a->g.token_stride +
+         inside;
+    to += (token0 + row) * 128 + inside;
+    UNROLL
+    for (int i = 0; i < TOKENS; i += 2) {
+        const int there = token0 + row + i < p.rows;
+        if (wide)
+            copy_16(to + i * 128, g, there);
+        else if (there)
+            for (int c = 0; c < 8; c++)
+                to[i * 128 + c] = g[c];
+        g += 2 * a->g.token_stride;
+    }
+    ring_filled(counter);
+#endif
+}
+
+/* What an item needs of a chunk and head besides its rows, as stored: nothing waits for it here. */
+struct extras {
+    float2 bias;
+    float log_scale;
+    beta_t write;
+};
+static __attribute__((always_inline)) inline struct extras
+load_extras(const struct kda_call_args *a, __global const beta_t *beta, __global const float *a_log,
+            __global const float *dt_bias, struct place p, int channel, int lid)
+{
+    struct extras e;
+    e.bias = 0.0f;
+    e.log_scale = 0.0f;
+    e.write = 0;
+#if KDA_GATE_PER_HEAD
+    if (a->has & KDA_HAS_DT_BIAS)
+        e.bias = dt_bias[a->dt_bias + p.head];
+#else
+    if (a->has & KDA_HAS_DT_BIAS) {
+        __global const float *const at = dt_bias + a->dt_bias + (long)p.head * KDA_K + channel;
+        e.bias = (float2)(at[0], at[1]);
+    }
+#endif
+    if (a->has & KDA_HAS_A_LOG)
+        e.log_scale = a_log[a->a_log + p.head];
+    if (lid < p.rows && (a->has & KDA_HAS_BETA))
+        e.write = beta[a->beta.offset + p.head * a->beta.head_stride +
+                       (p.start + lid) * a->beta.token_stride];
+    return e;
+}
