@@ -70,6 +70,9 @@
 #ifndef KDA_COMPACT
 #define KDA_COMPACT 0
 #endif
+#ifndef KDA_VECTORS
+#define KDA_VECTORS 0 /* 1: a CPU whose driver works in vectors */
+#endif
 #define PRAGMA(x) _Pragma(#x)
 #if KDA_COMPACT
 #define UNROLL
@@ -81,10 +84,22 @@
 #define UNROLL_BY(n) PRAGMA(unroll n)
 #endif
 
+/* n, as the bound of a loop that has to stay one. Mesa unrolls those whose turns it can count, up
+ * to 32, whatever a pragma says. In its llvmpipe each access to memory is a loop over work-items,
+ * and the time to build a kernel grows by the square of their number: 17 s for kda_step of K = 24
+ * when unrolled, 0.6 s with its loops kept, kda_prepare 6 s and 0.5 s, and neither is faster
+ * unrolled (22.3.6, 2026-11-30). No launch has an offset, but the compiler cannot know. */
+#if KDA_COMPACT && !KDA_VECTORS
+#define TURNS(n) ((n) + (int)get_global_offset(0))
+#else
+#define TURNS(n) (n)
+#endif
+
 /* Runs i over those of 0..count-1 that are below inside: as a loop's bound on a CPU, as guards in
  * an unrolled loop elsewhere. */
 #if KDA_COMPACT
-#define FOR_INSIDE(i, count, inside) for (int i = 0; i < min((int)(count), (int)(inside)); i++)
+#define FOR_INSIDE(i, count, inside)                                                               \
+    for (int i = 0; i < TURNS(min((int)(count), (int)(inside))); i++)
 #else
 #define FOR_INSIDE(i, count, inside)                                                               \
     PRAGMA(unroll)                                                                                 \

@@ -10,10 +10,6 @@
  *
  * SPDX-License-Identifier: MIT */
 
-#ifndef KDA_VECTORS
-#define KDA_VECTORS 0
-#endif
-
 #if KDA_VECTORS
 #define LANES 16
 #define WIDE 16

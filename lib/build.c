@@ -71,7 +71,10 @@ static bool fits(const kda_plan *plan, struct kda_launch *l, enum kda_kernel_id 
     }
     clGetKernelWorkGroupInfo(l->kernel[id], d->id, CL_KERNEL_WORK_GROUP_SIZE, sizeof most, &most,
                              NULL);
-    if (most >= items || !kda_config_shrink(&plan->problem, c, id))
+    bool shrunk = false;
+    while (kda_config_items(c, id) > most && kda_config_shrink(&plan->problem, c, id))
+        shrunk = true;
+    if (!shrunk)
         return true;
     kda_log(plan->ctx, KDA_LOG_INFO, "%s runs in work-groups of %zu at most, not %zu",
             kernels[id].name, most, items);

@@ -161,6 +161,7 @@ static kda_status choose_step(const kda_context *ctx, const kda_problem *p, stru
 {
     const struct kda_device *d = ctx->device;
     c->compact = d->is_cpu;
+    c->vectors = d->has_vectors;
     if (d->is_cpu)
         choose_cpu(p, c);
     else
@@ -282,7 +283,6 @@ static kda_status choose_mma(const kda_context *ctx, const kda_problem *p, struc
  *         26 and 186; of 128: 24 and 226 */
 static void choose_prepare(const struct kda_device *d, const kda_problem *p, struct kda_config *c)
 {
-    c->vectors = d->has_vectors;
     c->table_wg = c->vectors ? 1 : 256;
     while ((size_t)c->table_wg > d->max_work_group)
         c->table_wg /= 2;
@@ -373,16 +373,6 @@ static kda_status choose_chunkwise(const kda_context *ctx, const kda_problem *p,
     if (!choose_scan(d, p, row, c))
         return no_work_group(ctx, row ? KDA_LOG_WARN : kda_no_chunks_level(p));
     return kda_workspace_choose(ctx, p, c);
-}
-
-int64_t kda_config_loop_turns(const struct kda_config *c, int64_t step_limit, int64_t tokens)
-{
-    int64_t steps = tokens < step_limit ? tokens : step_limit;
-    int64_t turns = steps * (3 * c->rows + 32);
-    if (tokens <= step_limit)
-        return turns;
-    int64_t scan = (tokens / c->chunk + 1) * (c->padded_k / 2 + 2 * c->chunk + c->padded_k / 4);
-    return turns > scan ? turns : scan;
 }
 
 static kda_status choose_schedule(const kda_context *ctx, const kda_problem *p,

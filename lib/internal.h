@@ -335,7 +335,7 @@ struct kda_config {
     enum kda_path path;
     int32_t lanes;
     bool compact;                    /* loops are not unrolled */
-    bool vectors;                    /* cl/lanes.cl works in float16 */
+    bool vectors;                    /* the compiler makes vectors; cl/lanes.cl: of 16 */
     int32_t rows, groups, cols, vec; /* cl/step.cl */
     /* The chunkwise schedule: sequences longer than step_limit go in chunks. chunk = 0: none do. */
     kda_engine engine;
@@ -378,11 +378,6 @@ void kda_config_pad(const kda_problem *p, struct kda_config *c);
 /* Halves a kernel's work-group, for limits that only the built kernel shows; false: it cannot. */
 bool kda_config_shrink(const kda_problem *p, struct kda_config *c, enum kda_kernel_id id);
 
-/* At least the iterations of all loops that one work-item makes for a sequence of so many tokens:
- * of kda_step, two loops over rows a token and some short ones (331 a token at 128 rows were seen),
- * of kda_scan, those over channels and tokens of each chunk. */
-int64_t kda_config_loop_turns(const struct kda_config *c, int64_t step_limit, int64_t tokens);
-
 /* Whether a kernel is one of those made of cl/step.cl. */
 static inline bool kda_is_step(enum kda_kernel_id id)
 {
@@ -411,6 +406,12 @@ int64_t kda_shares_ns(const kda_context *ctx, const kda_problem *p, int32_t team
 
 /* Work-groups that can prepare at once, of so many chunks times heads. */
 int64_t kda_shares_preparers(int64_t blocks);
+
+/* ---- OpenCL: turns.c -------------------------------------------------------------------- */
+
+/* UNSUPPORTED where the driver might end the loops of a call, in which sequences of up to
+ * step_limit tokens go token by token. */
+kda_status kda_turns_check(const kda_plan *plan, const struct kda_run *run, int64_t step_limit);
 
 /* ---- OpenCL: workspace.c ---------------------------------------------------------------- */
 

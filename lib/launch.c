@@ -472,16 +472,9 @@ kda_status kda_launch_run(kda_plan *plan, cl_command_queue queue, const struct k
     chain.out_of_order = properties & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE;
 
     struct kda_call_args args = call_args_of(plan, run);
-    int64_t limit = plan->ctx->device->max_loop_turns;
-    int64_t turns = kda_config_loop_turns(c, args.step_limit, run->max_length);
-    if (limit && turns > limit) {
-        kda_log(plan->ctx, KDA_LOG_ERROR,
-                "kda_args: a sequence of %lld tokens: this driver ends loops after %lld "
-                "iterations, this call may "
-                "need %lld",
-                (long long)run->max_length, (long long)limit, (long long)turns);
-        return KDA_UNSUPPORTED;
-    }
+    st = kda_turns_check(plan, run, args.step_limit);
+    if (st)
+        return st;
     struct extent extent = extent_of(c, run);
     pthread_mutex_lock(&l->lock);
     enum kda_kernel_id step = step_kernel(l, run, &args);

@@ -288,7 +288,6 @@ Suite *suite_shapes(enum level level)
     const bool compiles = device.id;
     Suite *suite = suite_create("shapes");
     TCase *tcase = tcase_create("shapes");
-    tcase_set_tags(tcase, "shapes"); /* for CK_EXCLUDE_TAGS */
     tcase_add_checked_fixture(tcase, harness_setup, harness_teardown);
     tcase_add_loop_test(tcase, test_shape_fixed, 0, COUNT(fixed));
     tcase_add_loop_test(tcase, test_shape_random, 0, randoms[compiles][level]);

@@ -378,6 +378,45 @@ START_TEST(test_long_sequence)
 }
 END_TEST
 
+static bool driver_ends_loops(void)
+{
+    kda_fact facts[64];
+    const size_t n = kda_context_facts(device.ctx, facts, 64);
+    for (size_t i = 0; i < n && i < 64; i++)
+        if (!strcmp(facts[i].name, "max_loop_turns"))
+            return true;
+    return false;
+}
+
+/* Of a call that a driver may refuse by its length, the longest that it takes is right. */
+static void run_longest(const char *text)
+{
+    enum { MOST = 1 << 15 };
+    int fits = 1, exceeds = MOST;
+    while (exceeds - fits > 1) {
+        const int tokens = (fits + exceeds) / 2;
+        struct call *call = make("%s lengths=%d max_tokens=%d", text, tokens, MOST);
+        const kda_args args = call_args(call);
+        const kda_status status = kda_execute(plan_for(call), &args);
+        ck_assert(status == KDA_OK || status == KDA_UNSUPPORTED);
+        *(status == KDA_OK ? &fits : &exceeds) = tokens;
+    }
+    ck_assert_int_lt(exceeds, MOST);
+    run("%s lengths=%d max_tokens=%d", text, fits, MOST);
+}
+
+START_TEST(test_loops_come_to_their_end)
+{
+    NEEDS(driver_ends_loops(), "the driver ends no loops");
+    run_longest(RECURRENT "K=128 V=8");
+    run_longest(RECURRENT "K=24 V=16 state=normal checkpoint=1");
+    run_longest(RECURRENT "K=100 V=24 state=normal layout=vk dtype=bf16 norm=1");
+    run_longest("schedule=chunkwise chunk=32 K=128 V=128");
+    run_longest("schedule=chunkwise chunk=16 K=16 V=8 checkpoint=16");
+    run_longest("schedule=chunkwise chunk=32 K=16 V=16 state=normal index=-1 slots=1");
+}
+END_TEST
+
 TCase *tcase_sizes(enum level level)
 {
     TCase *tcase = tcase_create("sizes");
@@ -394,6 +433,7 @@ TCase *tcase_sizes(enum level level)
     tcase_add_loop_test(tcase, test_large_pool, 0, 4);
     tcase_add_test(tcase, test_pool_larger_than_a_buffer);
     tcase_add_test(tcase, test_many_sequences);
+    tcase_add_test(tcase, test_loops_come_to_their_end);
     return tcase;
 }
 
