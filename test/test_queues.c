@@ -3,6 +3,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "harness.h"
+#include "random.h"
 
 #include <string.h>
 
@@ -193,6 +194,48 @@ START_TEST(test_garbage_stays_inside)
 }
 END_TEST
 
+/* One of these numbers in every fourth place of the tensors of integers. */
+static void spoil(struct call *call, uint64_t seed)
+{
+    static const int64_t numbers[] = {INT64_MIN, INT64_MAX, INT32_MIN, INT32_MAX, -1,
+                                      0,         2,         6,         89,        90};
+    static const int ids[] = {CU_SEQLENS, STATE_INDEX, WRITE_INDEX, ACCEPTED};
+    for (uint64_t i = 0; i < 4; i++) {
+        struct tensor *t = &call->tensor[ids[i]];
+        for (int64_t j = 0; j < tensor_elements(t); j++) {
+            const uint64_t bits = random_bits(seed, 100 * i + (uint64_t)j);
+            if (bits >> 62 == 0)
+                set_wide(t, j, numbers[bits % (sizeof(numbers) / sizeof(numbers[0]))]);
+        }
+    }
+}
+
+START_TEST(test_random_garbage_stays_inside)
+{
+    NEEDS_QUEUES;
+#define ROWS "index=0,1,2,-1 write=3,4,5,0 accepted=1,1,1,1 "
+    static const char *const kinds[] = {
+        ROWS "cu=i64 index_type=i64",
+        ROWS "schedule=chunkwise chunk=16 cu=i32 in_place=1",
+        ROWS "engine=clblast chunk=16 cu=i64 index_type=i64",
+        "index=0,0,1,1,2,2,-1,-1 write=0,3,1,4,2,5,-1,-1 accepted=1,1,1,1 columns=2 cu=i32 "
+        "schedule=recurrent index_type=i64 in_place=1",
+    };
+    struct call *legal =
+        make(SOME "lengths=80,3,3,3 slots=6 fresh=1,0,0,0 checkpoint=16 %s", kinds[_i]);
+    kda_plan *plan = plan_for(legal);
+    for (uint64_t seed = 0; seed < 100; seed++) {
+        struct call *call = copy(legal);
+        spoil(call, seed);
+        struct call *before = copy(call);
+        struct buffers *buffers = upload(call, plan, device.context);
+        ck_assert_int_eq(kda_enqueue(plan, device.queue, &buffers->args, 0, NULL, NULL), KDA_OK);
+        download(call, buffers, device.queue);
+        check_guards(call, before);
+    }
+}
+END_TEST
+
 /* A slot beyond the pool is a skip like a negative one; rows before and after all sequences are
  * left alone. */
 START_TEST(test_wrong_but_ordered_values_have_a_meaning)
@@ -231,6 +274,7 @@ TCase *tcase_queues(void)
     tcase_add_test(tcase, test_queues_share_a_plan);
     tcase_add_test(tcase, test_offsets_change_in_the_same_memory);
     tcase_add_loop_test(tcase, test_garbage_stays_inside, 0, 4);
+    tcase_add_loop_test(tcase, test_random_garbage_stays_inside, 0, 4);
     tcase_add_test(tcase, test_wrong_but_ordered_values_have_a_meaning);
     tcase_add_test(tcase, test_workspace_size_does_not_matter);
     return tcase;
