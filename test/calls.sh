@@ -7,8 +7,8 @@
 set -eu
 safe="
     __errno_location __xpg_strerror_r strerror_r snprintf vsnprintf
-    bcmp memchr memcmp memcpy memmove memset strcat strchr strcmp strcpy strcspn strlen strncmp strspn
-    strstr strtok_r
+    bcmp memchr memcmp memcpy memmove memset strcat strchr strcmp strcpy strcspn strlen strncmp
+    strspn strstr strtok_r
     exp2f expf fmaxf fminf log1pf sqrtf
     clock_gettime sysconf sched_getaffinity __sched_cpucount
     pthread_cond_broadcast pthread_cond_destroy pthread_cond_init pthread_cond_signal
