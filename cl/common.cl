@@ -90,16 +90,16 @@
  * when unrolled, 0.6 s with its loops kept, kda_prepare 6 s and 0.5 s, and neither is faster
  * unrolled (22.3.6, 2026-11-30). No launch has an offset, but the compiler cannot know. */
 #if KDA_COMPACT && !KDA_VECTORS
-#define TURNS(n) ((n) + (int)get_global_offset(0))
+#define LOOP_BOUND(n) ((n) + (int)get_global_offset(0))
 #else
-#define TURNS(n) (n)
+#define LOOP_BOUND(n) (n)
 #endif
 
 /* Runs i over those of 0..count-1 that are below inside: as a loop's bound on a CPU, as guards in
  * an unrolled loop elsewhere. */
 #if KDA_COMPACT
 #define FOR_INSIDE(i, count, inside)                                                               \
-    for (int i = 0; i < TURNS(min((int)(count), (int)(inside))); i++)
+    for (int i = 0; i < LOOP_BOUND(min((int)(count), (int)(inside))); i++)
 #else
 #define FOR_INSIDE(i, count, inside)                                                               \
     PRAGMA(unroll)                                                                                 \

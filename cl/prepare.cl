@@ -95,7 +95,7 @@ kda_prepare(const struct kda_call_args a, __global const data_t *q, __global con
     lanes_t near[PASSES(NEAR_ROLES)][16];
     ALL_ROLES(p, NEAR_ROLES)
     UNROLL
-    for (int i = 0; i < TURNS(16); i++)
+    for (int i = 0; i < LOOP_BOUND(16); i++)
         near[p][i] = 0.0f;
 #if PAIRS
     lanes_t far[PASSES(FAR_ROLES)][PAIRS];

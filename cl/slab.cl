@@ -31,7 +31,7 @@ INLINE void take_norms(const struct kda_call_args *a, __local const float *memor
     for (int x = lid; x < 2 * C; x += KDA_PREPARE_WG) {
         float sum = 0.0f;
         UNROLL
-        for (int part = 0; part < TURNS(NORM_PARTS); part++)
+        for (int part = 0; part < LOOP_BOUND(NORM_PARTS); part++)
             sum += memory[x * NORM_PARTS + part];
         if (x < C)
             norm_k[x] = 1.0f / sqrt(sum + 1e-6f);
@@ -103,7 +103,7 @@ INLINE void sum_near(__local const float *memory, int role, lanes_t *sums)
     for (int s = 0; s < SHARE; s += 2 * WIDE) {
         wide_t x = load_wide(key + s), y = load_wide(key + s + WIDE);
         UNROLL
-        for (int i = 0; i < TURNS(16); i++) {
+        for (int i = 0; i < LOOP_BOUND(16); i++) {
             const int at = i * ROW + s;
             if (EAGER || base + i >= j) {
                 const wide_t dx = load_wide(decay + at), dy = load_wide(decay + at + WIDE);
@@ -123,7 +123,7 @@ INLINE void decay_slab(__local float *memory, __local float *block_decay, int li
         const int at = x / SLAB * 16 * ROW + x % SLAB;
         lanes_t r[16], product = 1.0f, low = 0.0f;
         UNROLL
-        for (int i = 0; i < TURNS(16); i++) {
+        for (int i = 0; i < LOOP_BOUND(16); i++) {
             const lanes_t decay = load_lanes(SLAB_C(memory) + at + i * ROW);
             r[i] = product * decay;
             low = low * decay + fma(product, decay, -r[i]);
@@ -135,7 +135,7 @@ INLINE void decay_slab(__local float *memory, __local float *block_decay, int li
         store_lanes(block_decay + x, product + low);
         product = 1.0f;
         UNROLL
-        for (int i = TURNS(16) - 1; i >= 0; i--) {
+        for (int i = LOOP_BOUND(16) - 1; i >= 0; i--) {
             __local float *k = SLAB_K(memory) + at + i * ROW, *q = SLAB_Q(memory) + at + i * ROW,
                           *c = SLAB_C(memory) + at + i * ROW;
             const lanes_t decay = load_lanes(c), ki = load_lanes(k);
@@ -206,14 +206,14 @@ INLINE void give_shares(__local float *memory, int role, const lanes_t *sums)
     const int share = role / C % SHARES;
     if (share > 0)
         UNROLL
-    for (int i = 0; i < TURNS(16); i++)
+    for (int i = 0; i < LOOP_BOUND(16); i++)
         SHARED(memory, share, i, role) = total(sums[i]);
 }
 INLINE void take_shares(__local const float *memory, int role, lanes_t *sums)
 {
     if (role / C % SHARES == 0)
         UNROLL
-    for (int i = 0; i < TURNS(16); i++)
+    for (int i = 0; i < LOOP_BOUND(16); i++)
         UNROLL
     for (int share = 1; share < SHARES; share++)
         sums[i] += SHARED(memory, share, i, role);
@@ -226,7 +226,7 @@ INLINE void store_near(const struct chunk *t, __local float *memory, __local con
     const int j = role % C, base = j & ~15;
     if (role / C % SHARES == 0)
         UNROLL
-    for (int i = 0; i < TURNS(16); i++) {
+    for (int i = 0; i < LOOP_BOUND(16); i++) {
         const float sum = total(sums[i]);
         if (role >= NEAR_ROLES / 2)
             t->a_qk[(base + i) * C + j] = base + i >= j ? sum : 0.0f;

@@ -121,9 +121,9 @@ static inline void fetch_tile(pack_t packs[PACKS], __global const state_t *in, i
                               int value_dim)
 {
 UNROLL
-    for (int o = 0; o < TURNS(OUTER); o++)
+    for (int o = 0; o < LOOP_BOUND(OUTER); o++)
 UNROLL
-        for (int i = 0; i < TURNS(INNER); i += PACK) {
+        for (int i = 0; i < LOOP_BOUND(INNER); i += PACK) {
             packs[PACK_AT(o, i)] = (pack_t)(0);
             if (o < OUTER_INSIDE && i < INNER_INSIDE)
                 packs[PACK_AT(o, i)] = *(__global const pack_t *)(in + CELL_AT(o, i));
@@ -133,9 +133,9 @@ UNROLL
 static inline void unpack_tile(float s[KDA_ROWS][KDA_VEC], const pack_t packs[PACKS])
 {
 UNROLL
-    for (int o = 0; o < TURNS(OUTER); o++)
+    for (int o = 0; o < LOOP_BOUND(OUTER); o++)
 UNROLL
-        for (int i = 0; i < TURNS(INNER); i += PACK) {
+        for (int i = 0; i < LOOP_BOUND(INNER); i += PACK) {
             const floats_t x = unpack(packs[PACK_AT(o, i)]);
             CELL(s, o, i) = x.s0;
             CELL(s, o, i + 1) = x.s1;
@@ -160,7 +160,7 @@ static inline void load_tile(float s[KDA_ROWS][KDA_VEC], __global const state_t 
     }
 #endif
 UNROLL
-    for (int i = 0; i < TURNS(KDA_ROWS); i++)
+    for (int i = 0; i < LOOP_BOUND(KDA_ROWS); i++)
 UNROLL
         for (int j = 0; j < KDA_VEC; j++)
             s[i][j] = i < ROWS_INSIDE(row) && col + j < value_dim
@@ -171,7 +171,7 @@ UNROLL
 static inline void clear_tile(float s[KDA_ROWS][KDA_VEC])
 {
 UNROLL
-    for (int i = 0; i < TURNS(KDA_ROWS); i++)
+    for (int i = 0; i < LOOP_BOUND(KDA_ROWS); i++)
 UNROLL
         for (int j = 0; j < KDA_VEC; j++)
             s[i][j] = 0.0f;

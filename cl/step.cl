@@ -191,7 +191,7 @@ kda_step(const struct kda_call_args a, __global const data_t *q, __global const 
 
 #define FETCH(p, t)                                                                                \
     do {                                                                                           \
-        UNROLL for (int i = 0; i < TURNS(STAGED); i++)                                             \
+        UNROLL for (int i = 0; i < LOOP_BOUND(STAGED); i++)                                        \
         {                                                                                          \
             const int r = lid + i * KDA_WG;                                                        \
             if (r < KDA_K) {                                                                       \
@@ -203,7 +203,7 @@ kda_step(const struct kda_call_args a, __global const data_t *q, __global const 
         }                                                                                          \
         if (a.has & KDA_HAS_BETA)                                                                  \
             next_beta[p] = beta[(t)*a.beta.token_stride];                                          \
-        UNROLL for (int i = 0; i < TURNS(STAGED_V); i++) next_v[p][i] =                            \
+        UNROLL for (int i = 0; i < LOOP_BOUND(STAGED_V); i++) next_v[p][i] =                       \
             v[(t)*a.v.token_stride + min(back + i * KDA_WG, last)];                                \
     } while (0)
 
@@ -212,13 +212,13 @@ kda_step(const struct kda_call_args a, __global const data_t *q, __global const 
         if (back == 0)                                                                             \
             strengths[at] =                                                                        \
                 activate_beta(a.has & KDA_HAS_BETA ? beta_to_float(next_beta[p]) : 1.0f);          \
-        UNROLL for (int i = 0; i < TURNS(STAGED_V); i++)                                           \
+        UNROLL for (int i = 0; i < LOOP_BOUND(STAGED_V); i++)                                      \
         {                                                                                          \
             const int c = back + i * KDA_WG;                                                       \
             if (c < KDA_TILE_V)                                                                    \
                 values[at][c] = data_to_float(next_v[p][i]);                                       \
         }                                                                                          \
-        UNROLL for (int i = 0; i < TURNS(STAGED); i++)                                             \
+        UNROLL for (int i = 0; i < LOOP_BOUND(STAGED); i++)                                        \
         {                                                                                          \
             const int r = lid + i * KDA_WG, inside = r < KDA_K;                                    \
             if (r < PAD_K) {                                                                       \
@@ -242,7 +242,7 @@ UNROLL
     if (a.has & KDA_HAS_A_LOG)
         gate_scale = a_log[a.a_log + head];
 UNROLL
-    for (int i = 0; i < TURNS(STAGED); i++) {
+    for (int i = 0; i < LOOP_BOUND(STAGED); i++) {
         const int r = lid + i * KDA_WG;
         bias[i] = 0.0f;
         if ((a.has & KDA_HAS_DT_BIAS) && r < KDA_K)
@@ -289,7 +289,7 @@ UNROLL
             for (int j = 0; j < SUMS; j++)
                 sums[leaf][j] = 0.0f;
 UNROLL
-            for (int i = leaf * LEAF; i < TURNS((leaf + 1) * LEAF); i++) {
+            for (int i = leaf * LEAF; i < LOOP_BOUND((leaf + 1) * LEAF); i++) {
                 const float ki = row_k[at][row + i], qi = row_q[at][row + i],
                             decay = row_d[at][row + i];
                 sums[leaf][2 * KDA_VEC] += ki * ki;
@@ -348,7 +348,7 @@ UNROLL
             u[j] *= strength;
         }
 UNROLL
-        for (int i = 0; i < TURNS(KDA_ROWS); i++)
+        for (int i = 0; i < LOOP_BOUND(KDA_ROWS); i++)
 UNROLL
             for (int j = 0; j < KDA_VEC; j++)
                 s[i][j] += row_k[at][row + i] * u[j];

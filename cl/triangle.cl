@@ -11,10 +11,10 @@ INLINE void invert_diagonal(__local float *memory, int lid)
         __local float *t = ROWS_T(memory) + ROW_AT(base) + x;
         lanes_t column[16];
         UNROLL
-        for (int i = 0; i < TURNS(16); i++) {
+        for (int i = 0; i < LOOP_BOUND(16); i++) {
             column[i] = unit(base + i - x);
             UNROLL
-            for (int m = 0; m < TURNS(15); m++)
+            for (int m = 0; m < LOOP_BOUND(15); m++)
                 if (m < i) /* a loop to i would not be unrolled */
                     column[i] -= r[i * ROW_LENGTH(base) + m] * column[m];
             store_lanes(t + i * ROW_LENGTH(base), column[i]);
