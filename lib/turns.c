@@ -4,13 +4,14 @@
  *
  * Counted is what llvmpipe (Mesa 22.3.6) counts of the kernels as lib/config.c shapes them for it:
  * every turn of every loop but those that are gone when it is done unrolling. The longest sequences
- * with right results, and what is worked out here for a token or a chunk (2026-11-30):
+ * with right results, and what is worked out here for a token or a chunk, without the states at
+ * both ends, of which the first two have 1200 turns each (2026-11-30):
  *
  *     K, V             tokens            turns of each, by that        here
- *     128, 128         178               368 a token                   376
- *     128, 8           107               612                           616
- *     24, 8            347               189                           200
- *     1, 1             2048              32                            45
+ *     128, 128         178               368 a token                   368
+ *     128, 8           107               612                           608
+ *     24, 8            347               189                           192
+ *     1, 1             2048              32                            37
  *     128, 128, C 32   274 chunks        239 a chunk                   244
  *     16, 8, C 16      573               114                           118
  *     64, 16, C 64     409               160                           169
@@ -29,7 +30,7 @@ static int64_t step_turns(const struct kda_config *c, int64_t tokens, int64_t st
 {
     int64_t items = c->cols * c->groups;
     int64_t brought = ceil_div(c->rows * c->groups, items) + c->vec;
-    int64_t each = 2 * c->rows + 2 * brought + 7 * c->vec + 32;
+    int64_t each = 2 * c->rows + 2 * brought + 7 * c->vec + 24;
     int64_t state = c->rows * (c->vec + 1) + c->vec;
     return tokens * each + (stored + 1) * state + 3 * brought;
 }
