@@ -214,12 +214,12 @@ START_TEST(test_random_garbage_stays_inside)
 {
     NEEDS_QUEUES;
 #define ROWS "index=0,1,2,-1 write=3,4,5,0 accepted=1,1,1,1 "
+#define PAIRS "index=0,0,1,1,2,2,-1,-1 write=0,3,1,4,2,5,-1,-1 accepted=1,1,1,1 columns=2 "
     static const char *const kinds[] = {
         ROWS "cu=i64 index_type=i64",
         ROWS "schedule=chunkwise chunk=16 cu=i32 in_place=1",
         ROWS "engine=clblast chunk=16 cu=i64 index_type=i64",
-        "index=0,0,1,1,2,2,-1,-1 write=0,3,1,4,2,5,-1,-1 accepted=1,1,1,1 columns=2 cu=i32 "
-        "schedule=recurrent index_type=i64 in_place=1",
+        PAIRS "schedule=recurrent cu=i32 index_type=i64 in_place=1",
     };
     struct call *legal =
         make(SOME "lengths=80,3,3,3 slots=6 fresh=1,0,0,0 checkpoint=16 %s", kinds[_i]);
