@@ -17,7 +17,7 @@ ck() {
 tool=$2
 ck --le kdatest --level
 ck --v --device "--verbose --version"
-ck "" --level "quick full"
+ck "" --level "quick normal full"
 ck f --level full
 ck "" --device "auto cpu"
 ck "" --tap ""

@@ -153,10 +153,10 @@ void check_guards(const struct call *call, const struct call *before);
 #define PROBE_V "q=1 k=1 beta=1 v=count "
 #define PROBE_D "q=1 k=first beta=1 v=1 "
 
-/* The suites. */
-enum level { QUICK, FULL };
+/* The suites. QUICK: few of them, under half a minute also where kernels are compiled. */
+enum level { QUICK, NORMAL, FULL };
 Suite *suite_cases(enum level level);
-Suite *suite_golden(const char *directory);
+Suite *suite_golden(const char *directory, enum level level);
 TCase *tcase_worked(void);
 TCase *tcase_numbers(void);
 TCase *tcase_sequences(void);

@@ -30,7 +30,10 @@ static const char help[] =
     "  --device SPEC       " SPEC_HELP ";\n"
     "                      default: $KDA_TEST_DEVICE, else the CPU backend and every OpenCL "
     "device\n"
-    "  --level quick|full  how many random problems, how large; default: quick\n"
+    "  --level quick|normal|full\n"
+    "                      under half a minute, with few problems; all suites, a few minutes "
+    "where\n"
+    "                      kernels are compiled; more and larger random problems; default: normal\n"
     "  --seed N            of random problems and numbers; default: $KDA_TEST_SEED, else 1\n"
     "  --with WORDS        put before every call, such as schedule=recurrent (test/call.h)\n"
     "  --call TEXT         runs one call, as a failed test prints it, and nothing else\n"
@@ -81,10 +84,14 @@ static bool read_soak(const char *text, long *seconds)
     return *text && !text[strspn(text, "0123456789")] && *seconds >= 1 && *seconds <= 1000000;
 }
 
+static const char *const level_names[] = {"quick", "normal", "full"};
+
 static bool read_level(const char *text, enum level *level)
 {
-    *level = !strcmp(text, "full") ? FULL : QUICK;
-    return *level == FULL || !strcmp(text, "quick");
+    for (*level = QUICK; *level <= FULL; ++*level)
+        if (!strcmp(text, level_names[*level]))
+            return true;
+    return false;
 }
 
 /* 0, or the exit code; -1: --help was answered. */
@@ -117,7 +124,7 @@ static int read_options(int argc, char **argv, struct options *o)
         else if (c == 'V')
             return printf("kdatest %s\n", kda_version()), -1;
         else if (c == 'l' && !read_level(optarg, &o->level))
-            return usage("--level is quick or full, not ", optarg);
+            return usage("--level is quick, normal or full, not ", optarg);
         else if (c == 'o' && !read_soak(optarg, &o->soak))
             return usage("--soak is a number of seconds from 1 to 1000000, not ", optarg);
         else if (c == 's' && !read_seed(optarg))
@@ -165,7 +172,7 @@ static void print_summary(const struct options *o, int passed, int failed)
     printf("device    %s\n", device.name);
     printf("driver    %s\n", device.driver);
     print_plan();
-    printf("options   --level %s --seed %llu --with '%s'\n", o->level == FULL ? "full" : "quick",
+    printf("options   --level %s --seed %llu --with '%s'\n", level_names[o->level],
            (unsigned long long)harness_seed, harness_words);
     printf("tests     %d passed, %d failed, %d skipped\n", passed, failed, report_skipped());
     report_print_skips();
@@ -235,9 +242,11 @@ static bool run_suites(SRunner *runner, FILE *tap, int *passed, int *failed)
 
 static SRunner *choose_suites(const struct options *o)
 {
-    SRunner *runner = srunner_create(o->call ? suite_call(o->call) : suite_golden(o->golden));
-    if (!o->call) {
+    SRunner *runner =
+        srunner_create(o->call ? suite_call(o->call) : suite_golden(o->golden, o->level));
+    if (!o->call)
         srunner_add_suite(runner, suite_cases(o->level));
+    if (!o->call && o->level != QUICK) {
         srunner_add_suite(runner, suite_relations());
         srunner_add_suite(runner, suite_shapes(o->level));
     }
@@ -288,7 +297,7 @@ static int test_everything(const struct options *o)
 /* The exit code. */
 static int run_options(int argc, char **argv)
 {
-    struct options o = {.device = getenv("KDA_TEST_DEVICE"), .golden = GOLDEN_DIR};
+    struct options o = {.device = getenv("KDA_TEST_DEVICE"), .golden = GOLDEN_DIR, .level = NORMAL};
     const char *seed = getenv("KDA_TEST_SEED");
     harness_seed = 1;
     if (seed && !read_seed(seed))

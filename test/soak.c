@@ -38,11 +38,11 @@ static int run_round(const kda_context_params *params, bool first, int *tests)
     if (device_open(params)) {
         Suite *suite = suite_create("soak");
         suite_add_tcase(suite, tcase_decode(first ? MANY_CALLS : SOME_CALLS));
-        suite_add_tcase(suite, tcase_soak(QUICK));
+        suite_add_tcase(suite, tcase_soak(NORMAL));
         suite_add_tcase(suite, tcase_engines());
         suite_add_tcase(suite, tcase_queues());
         SRunner *runner = srunner_create(suite);
-        srunner_add_suite(runner, suite_shapes(QUICK));
+        srunner_add_suite(runner, suite_shapes(NORMAL));
         harness_begin();
         srunner_set_fork_status(runner, CK_NOFORK);
         srunner_run_all(runner, CK_SILENT);

@@ -138,6 +138,17 @@ START_TEST(test_worst)
 }
 END_TEST
 
+/* Little is run where little time is wanted, and the summary says so. */
+START_TEST(test_level)
+{
+    struct outcome o = run_kdatest("--device", "cpu", "--level", "quick", "--verbose");
+    ck_says(o.out, "\noptions   --level quick ");
+    ck_says(o.out, "test_transitions_multiply");
+    ck_assert_ptr_null(strstr(o.out, "test_shape_"));
+    CHECK_FOLDER(NULL);
+}
+END_TEST
+
 START_TEST(test_misuse)
 {
     char *device = getenv("KDA_TEST_DEVICE");
@@ -153,7 +164,7 @@ START_TEST(test_misuse)
     o = run_kdatest("--device", "cpu", "--call", "H=1 K=257");
     CHECK_OUTCOME(&o, EXIT_INPUT, "kdatest: --call: K must be from 1 to 256, not 257");
     o = run_kdatest("--device", "cpu", "--level", "slow");
-    CHECK_OUTCOME(&o, EXIT_INPUT, "--level is quick or full, not slow");
+    CHECK_OUTCOME(&o, EXIT_INPUT, "--level is quick, normal or full, not slow");
     o = run_kdatest("--device", "cpu", "--soak", "0");
     CHECK_OUTCOME(&o, EXIT_INPUT, "--soak is", "not 0");
     static const char *const seeds[] = {"-1", "+1", " 1", "1x", "", "18446744073709551616"};
@@ -178,6 +189,7 @@ Suite *suite_kdatest(const char *path, const char *wrong_path)
     tcase_add_test(tcase, test_signal);
     tcase_add_test(tcase, test_wrong_result);
     tcase_add_test(tcase, test_worst);
+    tcase_add_test(tcase, test_level);
     tcase_add_test(tcase, test_misuse);
     suite_add_tcase(suite, tcase);
     return suite;

@@ -282,7 +282,7 @@ END_TEST
 
 Suite *suite_shapes(enum level level)
 {
-    /* Problems, by whether the device compiles (a second or two each) and by level. */
+    /* Problems, by whether the device compiles (a second or two each) and whether at level FULL. */
     static const int randoms[2][2] = {{300, 500}, {10, 150}};
     static const int turns[2][2] = {{KEY_DIMS, 8 * KEY_DIMS}, {2, 2 * KEY_DIMS}};
     const bool compiles = device.id;
@@ -290,8 +290,8 @@ Suite *suite_shapes(enum level level)
     TCase *tcase = tcase_create("shapes");
     tcase_add_checked_fixture(tcase, harness_setup, harness_teardown);
     tcase_add_loop_test(tcase, test_shape_fixed, 0, COUNT(fixed));
-    tcase_add_loop_test(tcase, test_shape_random, 0, randoms[compiles][level]);
-    tcase_add_loop_test(tcase, test_shape_engine, 0, ENGINES * turns[compiles][level]);
+    tcase_add_loop_test(tcase, test_shape_random, 0, randoms[compiles][level == FULL]);
+    tcase_add_loop_test(tcase, test_shape_engine, 0, ENGINES * turns[compiles][level == FULL]);
     if (level == FULL)
         tcase_add_loop_test(tcase, test_shape_long, 0, COUNT(long_ones));
     suite_add_tcase(suite, tcase);
