@@ -12,8 +12,7 @@ static const enum kda_tensor_id ruled[] = {KDA_TENSOR_G,           KDA_TENSOR_CU
                                            KDA_TENSOR_ACCEPTED,    KDA_TENSOR_FRESH};
 
 /* Turns a tensor in device memory into a copy in host memory. */
-static kda_status read_back(const kda_context *ctx, cl_command_queue queue, struct kda_tensor *t,
-                            cl_uint num_wait, const cl_event *wait)
+static kda_status read_back(const kda_context *ctx, cl_command_queue queue, struct kda_tensor *t)
 {
     const size_t bytes = kda_tensor_span(t);
     if (!bytes)
@@ -21,8 +20,8 @@ static kda_status read_back(const kda_context *ctx, cl_command_queue queue, stru
     t->host = malloc(bytes);
     if (!t->host)
         return kda_no_memory(ctx, t->name, bytes);
-    const cl_int err = clEnqueueReadBuffer(queue, t->mem, CL_TRUE, t->offset, bytes, t->host,
-                                           num_wait, wait, NULL);
+    const cl_int err =
+        clEnqueueReadBuffer(queue, t->mem, CL_TRUE, t->offset, bytes, t->host, 0, NULL, NULL);
     t->offset = 0;
     KDA_REQUIRE(ctx, err != CL_INVALID_OPERATION,
                 "kda_args.%s.mem: kda_context_params.debug reads it, so neither "
@@ -36,10 +35,13 @@ kda_status kda_debug_check(const kda_plan *plan, cl_command_queue queue, const s
 {
     struct kda_run seen = *run;
     kda_status st = KDA_OK;
+    /* Not by the reads themselves: where an event has failed, PoCL's never return. */
+    if (num_wait)
+        st = kda_cl_check(plan->ctx, clWaitForEvents(num_wait, wait), "clWaitForEvents");
     for (size_t i = 0; !st && i < KDA_COUNT_OF(ruled); i++)
         if (seen.tensor[ruled[i]].mem &&
             (ruled[i] != KDA_TENSOR_G || plan->problem.gate == KDA_GATE_LOG))
-            st = read_back(plan->ctx, queue, &seen.tensor[ruled[i]], num_wait, wait);
+            st = read_back(plan->ctx, queue, &seen.tensor[ruled[i]]);
     if (!st)
         st = kda_run_check_contents(plan, &seen);
     for (size_t i = 0; i < KDA_COUNT_OF(ruled); i++)

@@ -253,6 +253,22 @@ START_TEST(test_debug_must_read)
 }
 END_TEST
 
+/* Nor does it wait for what comes after an event that has failed. */
+START_TEST(test_debug_after_failure)
+{
+    struct trial t = trial_make(rig, FULL, true);
+    cl_int code;
+    cl_event failed = clCreateUserEvent(kda_context_cl_context(rig->ctx), &code);
+    ck_assert_int_eq(code, CL_SUCCESS);
+    ck_assert_int_eq(clSetUserEventStatus(failed, -1), CL_SUCCESS);
+    t.plan = rig_debug_plan(rig, FULL);
+    log_clear(&rig->log);
+    expect(kda_enqueue(t.plan, rig->queue, &t.args, 1, &failed, NULL), KDA_DRIVER,
+           "clWaitForEvents", "an event that has failed");
+    clReleaseEvent(failed);
+}
+END_TEST
+
 START_TEST(test_rule)
 {
     const struct rule *r = &rules[_i];
@@ -281,7 +297,9 @@ void add_rules(Suite *suite)
     for (int i = 0; i < (int)(sizeof rules / sizeof *rules); i++)
         if (applies(&rules[i]))
             tcase_add_loop_test(tc, test_rule, i, i + 1);
-    if (rig->device)
+    if (rig->device) {
         tcase_add_test(tc, test_debug_must_read);
+        tcase_add_test(tc, test_debug_after_failure);
+    }
     suite_add_tcase(suite, tc);
 }
