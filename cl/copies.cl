@@ -27,7 +27,8 @@
  *     images_ready   one item: what its part has stored by the last barrier is there
  *     images_wait    all movers, before ring_fill: it is
  *
- * read_soon: memory that will be read soon comes to the last cache; bytes as of copies.
+ * read_soon: memory that will be read soon comes to the last cache, if it begins at a multiple of
+ * 16 bytes; bytes as of copies.
  */
 #if KDA_PATH == KDA_PATH_PTX
 
@@ -173,10 +174,12 @@ static inline int one_lane(int lane)
 }
 static inline void read_soon(__global const void *from, uint bytes)
 {
-    __asm__ volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
-                     :
-                     : "l"(global_address(from)), "r"(bytes)
-                     : "memory");
+    const ulong at = global_address(from);
+    if ((at & 15) == 0)
+        __asm__ volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
+                         :
+                         : "l"(at), "r"(bytes)
+                         : "memory");
 }
 /* As fetch of tile.cl, 16 bytes of anything, or zeros if not `there`. */
 static inline void copy_16(__local void *to, __global const void *from, int there)

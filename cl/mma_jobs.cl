@@ -89,8 +89,8 @@ scout(const struct kda_call_args *a, __global const int *cu_seqlens,
     }
 }
 
-/* Job i of the work-group, for who waits for its counter, and until all lanes of a reading warp
- * have passed leave_job. */
+/* Job i of the work-group, from wait_job of any lane of a reading warp on until one of its lanes,
+ * when all are done with it, calls leave_job. */
 static inline __local const struct job *wait_job(__local const struct jobs *jobs, int i)
 {
     ring_wait(jobs->counters + 2 * (i % JOBS), i / JOBS & 1);

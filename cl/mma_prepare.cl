@@ -36,6 +36,7 @@
 /* Barriers besides that of the whole part. */
 #define SOLVED(part) (PARTS + (part))
 #define MERGING(part) (2 * PARTS + (part))
+
 /* The images from IMAGE_D to IMAGE_A. */
 struct rest {
     float d[128], beta[64], a_diagonal[64];

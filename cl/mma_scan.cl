@@ -154,32 +154,14 @@ static __attribute__((always_inline)) inline void exchange(const struct kda_call
      CHECKPOINT(a, job->start, done) * a->checkpoints.token_stride)
 
 /* S^T in its registers from and to a state in memory. */
-#define FOR_CELLS(i, r, c, col)                                                                    \
+#define FOR_CELLS(i, r, c)                                                                         \
     UNROLL for (int i = 0; i < 64; i++) for (int r = i / 4 * 8 + 2 * t + (i & 1),                  \
-                                             c = (col) + warp * 16 + g + (i & 2) * 4, once = 1;    \
+                                             c = job->col + warp * 16 + g + (i & 2) * 4, once = 1; \
                                              once; once = 0)
-#define FIRST_OF(j)                                                                                \
-    (initial_state + a->initial_state.offset + (j)->from * a->initial_state.token_stride +         \
-     (j)->head * a->initial_state.head_stride)
-/* What a job begins with: the piece before left it, the call gives it, or zeros. */
-#define LOAD_FIRST(s, j)                                                                           \
-    {                                                                                              \
-        if ((j)->chunks > 0 && (j)->first > (j)->begin) {                                          \
-            __global const float *const from =                                                     \
-                workspace + a->carry_in + (long)(j)->head * (KDA_K * KDA_V);                       \
-            FOR_CELLS(i, r, c, (j)->col)                                                           \
-            s[i] = from[r * KDA_V + c];                                                            \
-        } else if ((j)->chunks > 0 && !(j)->fresh) {                                               \
-            __global const state_t *const from = initial_state + a->initial_state.offset +         \
-                                                 (j)->from * a->initial_state.token_stride +       \
-                                                 (j)->head * a->initial_state.head_stride;         \
-            FOR_CELLS(i, r, c, (j)->col)                                                           \
-            s[i] = load_state(from, STATE_AT(r, c, KDA_V));                                        \
-        } else {                                                                                   \
-            UNROLL for (int i = 0; i < 64; i++) s[i] = 0.0f;                                       \
-        }                                                                                          \
-    }
-
+/* What a job begins with, if no piece came before and it is not fresh. */
+#define FIRST_STATE                                                                                \
+    (initial_state + a->initial_state.offset + job->from * a->initial_state.token_stride +         \
+     job->head * a->initial_state.head_stride)
 /* This warp's columns of a tile. */
 #define TILE(stage) (memory->tiles[stage][warp >> 2] + (warp & 3) * 16)
 
@@ -285,8 +267,8 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
                   scanner, scanners);
         if (lid == FETCHER)
             for (int j = 0, i = 0; (job = wait_job(jobs, j))->chunks; leave_job(jobs, j++)) {
-                if (job->first == job->begin && !job->fresh && (a->has & KDA_HAS_WIDE_STATES))
-                    read_soon(FIRST_OF(job), KDA_K * KDA_V * sizeof(state_t));
+                if (job->first == job->begin && !job->fresh)
+                    read_soon(FIRST_STATE, KDA_K * KDA_V * sizeof(state_t));
                 for (int chunk = 0; chunk < job->chunks; chunk++, i++) {
                     FETCH_IMAGES(i, chunk, 0)
                     NEXT_STAGE
@@ -344,7 +326,20 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
 #endif
         HIDE(g); /* where cells of states are is made out anew for each, not kept */
         float s[64];
-        LOAD_FIRST(s, job)
+        if (chunks > 0 && job->first > job->begin) {
+            __global const float *const from =
+                workspace + a->carry_in + (long)job->head * (KDA_K * KDA_V);
+            FOR_CELLS(i, r, c)
+            s[i] = from[r * KDA_V + c];
+        } else if (chunks > 0 && !job->fresh) {
+            __global const state_t *const from = FIRST_STATE;
+            FOR_CELLS(i, r, c)
+            s[i] = load_state(from, STATE_AT(r, c, KDA_V));
+        } else {
+            UNROLL
+            for (int i = 0; i < 64; i++)
+                s[i] = 0.0f;
+        }
         TAKE_VALUES
         for (int chunk = 0; chunk < chunks; chunk++) {
             const long chunk_row = ROW_OF(*job, chunk);
@@ -354,7 +349,7 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
             __local const float2 *const diagonal = (__local const float2 *)(image + IMAGE_DIAGONAL);
             if (is_checkpoint(a, chunk_row, job->length)) {
                 __global state_t *const to = CHECKPOINT_AT(chunk_row);
-                FOR_CELLS(i, r, c, job->col)
+                FOR_CELLS(i, r, c)
                 store_state(to, STATE_AT(r, c, KDA_V), s[i]);
             }
 
@@ -445,19 +440,19 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
         const long done = ROW_OF(*job, chunks); /* tokens behind us, if the last chunk was full */
         if (chunks > 0 && is_checkpoint(a, done, job->length)) {
             __global state_t *const to = CHECKPOINT_AT(done);
-            FOR_CELLS(i, r, c, job->col)
+            FOR_CELLS(i, r, c)
             store_state(to, STATE_AT(r, c, KDA_V), s[i]);
         }
         if (chunks > 0 && job->to >= 0) {
             __global state_t *const to = final_state + a->final_state.offset +
                                          job->to * a->final_state.token_stride +
                                          job->head * a->final_state.head_stride;
-            FOR_CELLS(i, r, c, job->col)
+            FOR_CELLS(i, r, c)
             store_state(to, STATE_AT(r, c, KDA_V), s[i]);
         }
         if (chunks > 0 && job->first + chunks < job->end) {
             __global float *const to = workspace + a->carry_out + (long)job->head * (KDA_K * KDA_V);
-            FOR_CELLS(i, r, c, job->col)
+            FOR_CELLS(i, r, c)
             to[r * KDA_V + c] = s[i];
         }
 #if MOVERS

@@ -45,6 +45,7 @@ static const char *const calls[] = {
     "H=1 V=128 lengths=150 g=-20 k=same norm=1 state=normal beta=0.5",
     "H=2 V=128 lengths=80 per_head=1 state_dtype=bf16 " MODEL SOFTPLUS,
     "H=2 V=64 lengths=80 gate=none state_dtype=f16 order=heads scale=1 " MODEL,
+    "H=2 V=64 lengths=70,80 state_dtype=bf16 pad=4,4,4 " MODEL BOUNDED, /* aligned to 8 bytes */
     "H=2 V=128 lengths=90,3 rule=additive g=decay activation=sigmoid norm=1 state=normal",
     "H=1 V=64 lengths=200,64,130 checkpoint=64 " MODEL BOUNDED,
     "H=2 V=128 lengths=70,5,66 index=4,-1,1 slots=5 in_place=1 cu=i64 " MODEL SOFTPLUS,
