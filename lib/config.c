@@ -101,8 +101,8 @@ static bool shrink_step(const kda_problem *p, struct kda_config *c)
     return true;
 }
 
-/* Of cl/mma_prepare.cl: items of a work-group, and the chunks times heads it works on at once; of
- * all of the engine's kernels: the local memory they are made for. */
+/* Of the engine mma: items of a work-group of its widest kernel, and the local memory that all of
+ * its kernels are made for. */
 enum { MMA_ITEMS = 512, MMA_LOCAL_BYTES = 224 * 1024 };
 
 bool kda_config_shrink(const kda_problem *p, struct kda_config *c, enum kda_kernel_id id)

@@ -33,15 +33,15 @@ static int64_t longer_part(const struct work *w, int64_t scanners)
  * 40 in 305). */
 static int64_t balance(const struct work *w, int64_t *ns)
 {
-    int64_t best = 1, most = w->units - 1 < w->jobs ? w->units - 1 : w->jobs;
+    int64_t n = w->units - 1 < w->jobs ? w->units - 1 : w->jobs;
     *ns = INT64_MAX;
-    for (int64_t n = 1; n <= most; n++)
-        if (longer_part(w, n) < *ns)
-            *ns = longer_part(w, n);
-    for (int64_t n = 1; n <= most; n++)
-        if (longer_part(w, n) <= *ns + *ns / 25)
-            best = n;
-    return best;
+    for (int64_t i = 1; i <= n; i++) {
+        const int64_t longer = longer_part(w, i);
+        *ns = longer < *ns ? longer : *ns;
+    }
+    while (n > 1 && longer_part(w, n) > *ns + *ns / 25)
+        n--;
+    return n > 1 ? n : 1;
 }
 
 /* The same of a call. */

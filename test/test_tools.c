@@ -230,6 +230,7 @@ static const struct {
     {{"--repeat", "4x", "8x2x8"}, "--repeat"},
     {{"--time", "-1", "8x2x8"}, "--time"},
     {{"--time", "0", "8x2x8"}, "--time is a number of seconds above 0"},
+    {{"--time", "nan", "8x2x8"}, "--time"},
     {{"--time", "soon", "8x2x8"}, "--time"},
     {{"--tempo", "8x2x8"}, "--tempo"},
     {{"--device"}, "--device"},

@@ -34,9 +34,12 @@ static bool is_fine(const cJSON *row)
 static bool is_document(const cJSON *document)
 {
     const cJSON *row, *rows = cJSON_GetObjectItem(document, "results");
-    cJSON_ArrayForEach(row,
-                       rows) if (is_fine(row) && !(number_of(row, "median_s") > 0)) return false;
-    return cJSON_IsArray(rows);
+    bool all = cJSON_IsArray(rows);
+    cJSON_ArrayForEach(row, rows)
+    {
+        all &= !is_fine(row) || number_of(row, "median_s") > 0;
+    }
+    return all;
 }
 
 static cJSON *read_document(const char *path)
