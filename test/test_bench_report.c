@@ -50,6 +50,23 @@ START_TEST(test_kernels)
 }
 END_TEST
 
+/* Of one launch an empty kernel's time is told, of several it is in the call's. */
+START_TEST(test_empty)
+{
+    struct outcome o = run("-d", "Portable", "-jn5", "decode:2x2x16", "70x2x16/chunkwise");
+    if (o.code == EXIT_NO_DEVICE)
+        return;
+    ck_assert_msg(o.code == EXIT_SUCCESS, "%s", o.err);
+    cJSON *document = cJSON_Parse(o.out), *rows = cJSON_GetObjectItem(document, "results");
+    const cJSON *one = cJSON_GetArrayItem(rows, 0), *several = cJSON_GetArrayItem(rows, 1);
+    ck_assert_double_gt(number(one, "empty_median_s"), 0);
+    ck_assert_double_eq_tol(number(one, "empty_median_s") + number(one, "above_empty_s"),
+                            number(one, "median_s"), 1e-12);
+    ck_assert(cJSON_IsNull(cJSON_GetObjectItem(several, "above_empty_s")));
+    cJSON_Delete(document);
+}
+END_TEST
+
 /* On a processor there are no figures to stand beside, and no problems that have some. */
 START_TEST(test_peers)
 {
@@ -75,6 +92,7 @@ Suite *suite_bench_report(const char *path)
     kdabench = path;
     tcase_add_checked_fixture(tcase, folder_enter, folder_leave);
     tcase_add_test(tcase, test_kernels);
+    tcase_add_test(tcase, test_empty);
     tcase_add_test(tcase, test_peers);
     suite_add_tcase(suite, tcase);
     return suite;

@@ -59,6 +59,13 @@ double bench_matrix_flops(struct bench *b, bool units);
  * returns the operations of a work-group, 0: it does not build. */
 double bench_matrix_kernel(struct bench *b, bool units, cl_kernel *kernel);
 
+struct bench_samples;
+/* Has the empty kernel run so many times, up to BENCH_IN_FLIGHT, one behind another: what each
+ * takes as a call is timed, and what each takes the host to enqueue. */
+enum { BENCH_IN_FLIGHT = 64 };
+bool bench_empties(struct bench *b, int count, struct bench_samples *times,
+                   struct bench_samples *enqueues);
+
 /* When to stop: after `repeat` timed calls, or if that is 0 after so many seconds. */
 struct bench_effort {
     int64_t repeat;
@@ -98,6 +105,8 @@ struct bench_result {
                                  * events; by clock: kda_enqueue and clFinish; CPU backend:
                                  * kda_execute */
     struct bench_times enqueue; /* OpenCL: kda_enqueue by the clock */
+    struct bench_times empty;   /* the empty kernel in turns with the calls, if these are a launch
+                                 * each */
     struct bench_kernel kernel[BENCH_KERNELS];
     size_t kernels;             /* known; 0 unless asked for */
     int32_t threads;            /* 0 unless several numbers are compared; then also */

@@ -155,21 +155,31 @@ double bench_matrix_flops(struct bench *b, bool units)
     return flops_s;
 }
 
-static double time_launch(struct bench *b, cl_kernel kernel)
+bool bench_empties(struct bench *b, int count, struct bench_samples *times,
+                   struct bench_samples *enqueues)
 {
-    enum { LAUNCHES = 64 };
-    struct bench_samples samples = {0};
     const size_t one = 1;
-    for (int i = 0; i < LAUNCHES; ++i) {
-        cl_event event;
-        double start = machine_seconds();
-        if (clEnqueueNDRangeKernel(b->queue, kernel, 1, NULL, &one, NULL, 0, NULL, &event))
+    cl_event events[BENCH_IN_FLIGHT];
+    cl_int code = CL_SUCCESS;
+    int made = 0;
+    const double since = machine_seconds();
+    while (made < count) {
+        const double start = machine_seconds();
+        code =
+            clEnqueueNDRangeKernel(b->queue, b->empty, 1, NULL, &one, NULL, 0, NULL, &events[made]);
+        if (code)
             break;
-        bench_sample(&samples, machine_seconds() - start);
-        clReleaseEvent(event);
+        bench_sample(enqueues, machine_seconds() - start);
+        ++made;
     }
-    clFinish(b->queue);
-    return bench_summary(&samples).median;
+    const bool fine =
+        bench_cl(b, clFinish(b->queue), "clFinish") && bench_cl(b, code, "clEnqueueNDRangeKernel");
+    const double clock = (machine_seconds() - since) / count;
+    for (int i = 0; i < made; ++i) {
+        const double event = bench_event_seconds(NULL, events[i]);
+        bench_sample(times, b->by_clock ? clock : event);
+    }
+    return fine;
 }
 
 static void measure_empty(struct bench *b, cl_context context, cl_kernel kernel)
@@ -177,9 +187,12 @@ static void measure_empty(struct bench *b, cl_context context, cl_kernel kernel)
     (void)context;
     clRetainKernel(kernel);
     b->empty = kernel;
-    struct kernel_times times = time_kernel(b, kernel, 1, NULL);
-    b->empty_s = b->by_clock ? times.clock : times.event;
-    b->launch_s = time_launch(b, kernel);
+    struct bench_samples times = {0}, enqueues = {0};
+    for (int run = 0; run < RUNS; ++run)
+        if (!bench_empties(b, b->by_clock ? 1 : BENCH_IN_FLIGHT, &times, &enqueues))
+            break;
+    b->empty_s = bench_summary(&times).median;
+    b->launch_s = bench_summary(&enqueues).median;
 }
 
 /* The copy comes first: it settles by_clock. */

@@ -16,19 +16,13 @@ static const struct column {
     double unit;
     int width;
 } columns[] = {
-    {"out err", "out_error", 0, 7},
-    {"state err", "state_error", 0, 9},
-    {"median us", "median_s", 1e-6, 9},
-    {"p10 us", "p10_s", 1e-6, 7},
-    {"p90 us", "p90_s", 1e-6, 7},
-    {"ktokens/s", "tokens_per_s", 1e3, 9},
-    {"GB/s", "bytes_per_s", 1e9, 6},
-    {"% of copy", "copy_share", 0.01, 9},
-    {"GFLOP/s", "flops_per_s", 1e9, 7},
-    {"% of f32", "f32_share", 0.01, 8},
-    {"host us", "enqueue_median_s", 1e-6, 7},
-    {"speed-up", "speedup", 1, 8},
-    {"% each", "efficiency", 0.01, 6},
+    {"out err", "out_error", 0, 7},        {"state err", "state_error", 0, 9},
+    {"median us", "median_s", 1e-6, 9},    {"p10 us", "p10_s", 1e-6, 7},
+    {"p90 us", "p90_s", 1e-6, 7},          {"- empty us", "above_empty_s", 1e-6, 10},
+    {"ktokens/s", "tokens_per_s", 1e3, 9}, {"GB/s", "bytes_per_s", 1e9, 6},
+    {"% of copy", "copy_share", 0.01, 9},  {"GFLOP/s", "flops_per_s", 1e9, 7},
+    {"% of f32", "f32_share", 0.01, 8},    {"host us", "enqueue_median_s", 1e-6, 7},
+    {"speed-up", "speedup", 1, 8},         {"% each", "efficiency", 0.01, 6},
 };
 enum { SCALING_COLUMNS = 2 };
 
@@ -96,6 +90,8 @@ static cJSON *make_row(const struct bench *b, const struct problem *problem,
     add_number(row, "flops_per_s", timed, flops / seconds);
     add_number(row, "f32_share", timed && b->f32_flops_s > 0, flops / seconds / b->f32_flops_s);
     add_number(row, "enqueue_median_s", device, r->enqueue.median);
+    add_number(row, "empty_median_s", timed && r->empty.count, r->empty.median);
+    add_number(row, "above_empty_s", timed && r->empty.count, seconds - r->empty.median);
     add_number(row, "plan_create_s", ran, r->plan_s);
     add_text(row, "plan", r->plan);
     add_number(row, "threads", r->threads, r->threads);

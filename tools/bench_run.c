@@ -6,7 +6,9 @@
  * is the device's alone, by events. Sequences that go token by token take one kernel, whose event
  * kda_enqueue returns; a call that launches several, one with a longer sequence that is, is timed
  * from the end of an empty kernel ahead of it, which adds the gap to its first launch. Where a
- * driver's event times are useless, each call is waited for and the clock read.
+ * driver's event times are useless, each call is waited for and the clock read. An event's time is
+ * launch overhead too, which differs from run to run: of calls that are one launch, an empty
+ * kernel's is taken in turns with theirs, as often.
  *
  * SPDX-License-Identifier: MIT */
 #include "bench.h"
@@ -15,9 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Calls enqueued before waiting for them. */
-enum { MOST_IN_FLIGHT = 64 };
 
 /* A problem's call, ready to be made again and again. */
 struct call {
@@ -138,41 +137,59 @@ static bool enqueue_timed(struct call *call, cl_event *before, cl_event *last, d
     return fine;
 }
 
+/* The samples of each time. */
+struct samples {
+    struct bench_samples calls, enqueues, empties, empty_enqueues;
+};
+
 /* Calls enqueued one behind another, so that the device has no reason to rest between them. */
-static bool time_batch(struct call *call, int batch, struct bench_samples *calls,
-                       struct bench_samples *enqueues)
+static bool time_batch(struct call *call, int batch, struct samples *samples)
 {
     struct bench *b = call->b;
-    cl_event before[MOST_IN_FLIGHT], last[MOST_IN_FLIGHT];
+    cl_event before[BENCH_IN_FLIGHT], last[BENCH_IN_FLIGHT];
     int made = 0;
     bool fine = true;
     double since = machine_seconds(), host;
     for (; fine && made < batch; made += fine) {
         fine = enqueue_timed(call, &before[made], &last[made], &host);
         if (fine)
-            bench_sample(enqueues, host);
+            bench_sample(&samples->enqueues, host);
     }
     fine = bench_cl(b, clFinish(b->queue), "clFinish") && fine;
     double clock = (machine_seconds() - since) / batch;
     for (int i = 0; i < made; ++i) {
         double device = bench_event_seconds(before[i], last[i]);
-        bench_sample(calls, b->by_clock ? clock : device);
+        bench_sample(&samples->calls, b->by_clock ? clock : device);
     }
     return fine;
 }
 
-static bool time_device(struct call *call, const struct bench_effort *effort,
-                        struct bench_samples *calls, struct bench_samples *enqueues)
+/* Leaves none. */
+static void summarise(struct samples *samples, struct bench_result *result)
 {
+    result->call = bench_summary(&samples->calls);
+    result->enqueue = bench_summary(&samples->enqueues);
+    result->empty = bench_summary(&samples->empties);
+    bench_summary(&samples->empty_enqueues);
+}
+
+static bool time_device(struct call *call, const struct bench_effort *effort,
+                        struct samples *samples)
+{
+    const bool empties = call->b->empty && !call->several;
     double since = machine_seconds();
     int batch = 1;
-    while (!bench_enough(calls, effort, since)) {
+    while (!bench_enough(&samples->calls, effort, since)) {
         double start = machine_seconds();
-        int64_t left = effort->repeat ? effort->repeat - (int64_t)calls->count : batch;
-        if (!time_batch(call, left < batch ? (int)left : batch, calls, enqueues))
+        int64_t left =
+            effort->repeat ? effort->repeat - (int64_t)samples->calls.count : BENCH_IN_FLIGHT;
+        int count = left < batch ? (int)left : batch;
+        if (!time_batch(call, count, samples))
             return false;
-        if (machine_seconds() - start < 0.01 && batch < MOST_IN_FLIGHT && !call->b->by_clock)
+        if (machine_seconds() - start < 0.01 && batch < BENCH_IN_FLIGHT && !call->b->by_clock)
             batch *= 2;
+        if (empties && !bench_empties(call->b, count, &samples->empties, &samples->empty_enqueues))
+            return false;
     }
     return true;
 }
@@ -181,16 +198,14 @@ static bool call_time(struct call *call, const struct bench_effort *effort,
                       struct bench_result *result)
 {
     static const struct bench_effort once = {.repeat = 1};
-    struct bench_samples calls = {0}, enqueues = {0};
+    struct samples samples = {0};
     bool fine = true;
     for (int warm = 0; fine && warm < 2; ++warm) {
-        bench_summary(&calls);
-        bench_summary(&enqueues);
-        fine = call->b->queue ? time_device(call, warm ? effort : &once, &calls, &enqueues)
-                              : time_host(call, warm ? effort : &once, &calls);
+        summarise(&samples, result);
+        fine = call->b->queue ? time_device(call, warm ? effort : &once, &samples)
+                              : time_host(call, warm ? effort : &once, &samples.calls);
     }
-    result->call = bench_summary(&calls);
-    result->enqueue = bench_summary(&enqueues);
+    summarise(&samples, result);
     return fine;
 }
 
