@@ -139,6 +139,20 @@ kda_status kda_launch_clone(const struct kda_launch *l, kda_plan *plan)
     return KDA_OK;
 }
 
+/* The kernels that a plan launches. */
+static kda_status build_kernels(kda_plan *plan, struct kda_launch *l)
+{
+    bool wanted[KDA_STAGES] = {false};
+    for (int id = 0; id < KDA_KERNELS; id++)
+        if (is_used(&l->config, (enum kda_kernel_id)id))
+            wanted[kernels[id].stage] = true;
+    kda_status st = kda_programs_build(plan->ctx, &plan->problem, &l->config, wanted);
+    for (int id = 0; !st && id < KDA_KERNELS; id++)
+        if (is_used(&l->config, (enum kda_kernel_id)id))
+            st = build_kernel(plan, l, (enum kda_kernel_id)id);
+    return st;
+}
+
 /* One try with the schedule and path as they stand. */
 static kda_status try_build(kda_plan *plan, const kda_problem *p, enum kda_path path, bool *right)
 {
@@ -146,9 +160,8 @@ static kda_status try_build(kda_plan *plan, const kda_problem *p, enum kda_path 
     if (!l)
         return KDA_MEMORY;
     kda_status st = kda_config_choose(plan->ctx, p, plan->tuned, path, &l->config);
-    for (int id = 0; !st && id < KDA_KERNELS; id++)
-        if (is_used(&l->config, (enum kda_kernel_id)id))
-            st = build_kernel(plan, l, (enum kda_kernel_id)id);
+    if (!st)
+        st = build_kernels(plan, l);
     if (st)
         return st;
     plan->workspace = 0;

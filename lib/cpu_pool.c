@@ -223,7 +223,7 @@ struct kda_pool *kda_pool_create(const kda_context *ctx, int32_t threads)
         }
     }
     if (pool->helpers < threads - 1)
-        kda_log(ctx, KDA_LOG_WARN, "pthread_create failed: the CPU backend has %d threads, not %d",
+        kda_log(ctx, KDA_LOG_WARN, "pthread_create failed: %d threads instead of %d",
                 (int)pool->helpers + 1, (int)threads);
     return pool;
 }

@@ -117,6 +117,7 @@ static kda_status query_limits(const kda_context *ctx, struct kda_device *d)
     }
     d->is_cpu = type & CL_DEVICE_TYPE_CPU;
     d->has_vectors = d->is_cpu && width > 1;
+    d->builds_at_once = !d->is_cpu;
     add_fact(d, "queried", "type", "%s",
              type & CL_DEVICE_TYPE_GPU   ? "gpu"
              : type & CL_DEVICE_TYPE_CPU ? "cpu"
@@ -254,6 +255,12 @@ static void apply_quirks(kda_context *ctx, struct kda_device *d)
                  (int)d->max_loop_turns);
         kda_log(ctx, KDA_LOG_INFO, "quirk of llvmpipe: at most %d loop iterations in a work-item",
                 (int)d->max_loop_turns);
+    }
+    /* PoCL (3.1 on Debian 12, 2026-11-30): builds at once in one context write to one string of the
+     * context's, without a lock (ThreadSanitizer). So there they are in turn, on GPUs too. */
+    if (strstr(kda_device_fact(d, "version"), "PoCL")) {
+        d->builds_at_once = false;
+        add_fact(d, "quirk", "builds_at_once", "no: they would write to one string");
     }
 }
 

@@ -279,6 +279,7 @@ struct kda_device {
     size_t max_work_group;
     cl_ulong local_bytes, max_alloc_bytes;
     int64_t max_loop_turns; /* of all loops of a work-item together; 0 = no limit */
+    bool builds_at_once;    /* programs, in threads */
     enum kda_path path;     /* best one that gave its known answer */
     bool matrix;            /* so did the matrix units of cl/matrix.cl */
     enum kda_unit unit;     /* and this kind of cl/unit.cl */
@@ -453,8 +454,14 @@ enum kda_stage {
     KDA_STAGE_PREPARE,
     KDA_STAGE_SCAN,
     KDA_STAGE_GEMM,
-    KDA_STAGE_MMA
+    KDA_STAGE_MMA,
+    KDA_STAGES
 };
+
+/* Builds what a plan wants and the context does not have: several at once, where that is faster.
+ * Logs each that does not build. */
+kda_status kda_programs_build(kda_context *ctx, const kda_problem *p, const struct kda_config *c,
+                              const bool wanted[KDA_STAGES]);
 
 /* A kernel of a problem and configuration, built or taken from the context's programs. */
 kda_status kda_program_kernel(kda_context *ctx, const kda_problem *p, const struct kda_config *c,

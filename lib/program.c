@@ -1,11 +1,13 @@
 /* From a configuration to a kernel: the options, the embedded sources, the build log, and the
- * programs that a context has already, built by it or read from its cache.
+ * programs that a context has already, built by it or read from its cache. Those of a plan are
+ * built side by side where that is faster.
  *
  * SPDX-License-Identifier: MIT */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "internal.h"
 #include "programs.h"
@@ -19,6 +21,19 @@ struct entry {
     cl_program program;
     bool keep; /* not in the cache yet */
     struct entry *next;
+};
+
+/* A program that is asked for, by its first four members; the others start as zero. */
+struct request {
+    const char *name; /* for the log */
+    sources source;
+    char options[1024];
+    kda_log_level failure; /* level at which it is reported that it does not build */
+    struct entry *entry;
+    bool is_new;    /* the entry is not among the context's yet */
+    bool is_source; /* its program is not built yet */
+    cl_int err;     /* of the build, which took so long */
+    double ms;
 };
 
 struct kda_programs {
@@ -76,12 +91,12 @@ static void format_options(const kda_problem *p, const struct kda_config *c, cha
         snprintf(text + used, n - used, " -DKDA_TEAMS=%d", (int)c->teams);
 }
 
-/* The build log, line by line. */
-static void log_build(const kda_context *ctx, kda_log_level level, cl_program program,
-                      const char *options)
+/* What a build took, and its log, line by line. */
+static void log_build(const kda_context *ctx, kda_log_level level, const struct request *r)
 {
+    const cl_program program = r->entry->program;
     size_t size = 0;
-    kda_log(ctx, level, "clBuildProgram with %s", options);
+    kda_log(ctx, level, "clBuildProgram of %s: %.0f ms with %s", r->name, r->ms, r->options);
     clGetProgramBuildInfo(program, ctx->device->id, CL_PROGRAM_BUILD_LOG, 0, NULL, &size);
     char *text = size > 1 ? calloc(size + 1, 1) : NULL;
     if (!text)
@@ -106,101 +121,166 @@ static void format_key(const struct kda_device *d, const sources source, const c
              kda_device_fact(d, "driver"), (unsigned long long)sum, options);
 }
 
-/* failure: level at which a program that does not build is reported. */
-static kda_status build(const kda_context *ctx, const sources source, const char *options,
-                        kda_log_level failure, cl_program *out)
+/* Finds a program among those that the context has or in its cache, or has it ready to be built. */
+static kda_status look_up(const kda_context *ctx, struct request *r)
 {
+    const struct kda_device *d = ctx->device;
     cl_int err;
     cl_uint count = 0;
     const char *text[SOURCES];
-    for (size_t i = 0; i < SOURCES; i++)
-        if (source[i])
-            text[count++] = source[i];
-    cl_program program = clCreateProgramWithSource(ctx->device->context, count, text, NULL, &err);
-    if (err)
-        return kda_cl_check(ctx, err, "clCreateProgramWithSource");
-    err = clBuildProgram(program, 1, &ctx->device->id, options, NULL, NULL);
-    log_build(ctx, err ? failure : KDA_LOG_DEBUG, program, options);
-    if (!err) {
-        *out = program;
-        return KDA_OK;
-    }
-    clReleaseProgram(program);
-    if (err == CL_OUT_OF_HOST_MEMORY)
-        return kda_cl_check(ctx, err, "clBuildProgram");
-    kda_log(ctx, failure, "clBuildProgram failed: %s (%d)", kda_cl_error_name(err), (int)err);
-    return KDA_COMPILE;
-}
-
-/* Fills in an entry whose key is set. */
-static kda_status read_or_build(const kda_context *ctx, const sources source, const char *options,
-                                kda_log_level failure, struct entry *e)
-{
-    if (ctx->device->cache)
-        e->program = kda_cache_load(ctx, e->key, options);
-    if (e->program)
-        return KDA_OK;
-    e->keep = ctx->device->cache;
-    return build(ctx, source, options, failure, &e->program);
-}
-
-/* The program of some sources and options. Called with the lock held. */
-static kda_status find_or_build(const kda_context *ctx, const sources source, const char *options,
-                                kda_log_level failure, cl_program *program)
-{
-    struct kda_programs *programs = ctx->device->programs;
     struct entry *e = calloc(1, sizeof *e);
     if (!e)
         return kda_no_memory(ctx, "a program", sizeof *e);
-    format_key(ctx->device, source, options, e->key, sizeof e->key);
-    for (const struct entry *old = programs->first; old; old = old->next) {
-        if (!strcmp(old->key, e->key)) {
+    format_key(d, r->source, r->options, e->key, sizeof e->key);
+    for (r->entry = d->programs->first; r->entry; r->entry = r->entry->next) {
+        if (!strcmp(r->entry->key, e->key)) {
             free(e);
-            *program = old->program;
             return KDA_OK;
         }
     }
-    kda_status st = read_or_build(ctx, source, options, failure, e);
-    if (st) {
-        free(e);
-        return st;
-    }
-    e->next = programs->first;
-    programs->first = e;
-    *program = e->program;
-    return KDA_OK;
+    r->entry = e;
+    r->is_new = true;
+    if (d->cache && (e->program = kda_cache_load(ctx, e->key, r->options)))
+        return KDA_OK;
+    r->is_source = true;
+    e->keep = d->cache;
+    for (size_t i = 0; i < SOURCES; i++)
+        if (r->source[i])
+            text[count++] = r->source[i];
+    e->program = clCreateProgramWithSource(d->context, count, text, NULL, &err);
+    return kda_cl_check(ctx, err, "clCreateProgramWithSource");
 }
 
-static kda_status make_kernel(kda_context *ctx, const sources source, const char *options,
-                              kda_log_level failure, const char *name, cl_kernel *kernel)
+static double now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+struct builds {
+    cl_device_id device;
+    struct request *request[KDA_STAGES];
+    int64_t count;
+};
+
+static void build(void *arg, int64_t i, int32_t lane)
+{
+    const struct builds *b = arg;
+    struct request *r = b->request[i];
+    (void)lane;
+    const double start = now_ms();
+    r->err = clBuildProgram(r->entry->program, 1, &b->device, r->options, NULL, NULL);
+    r->ms = now_ms() - start;
+}
+
+/* Builds what has to be, each program in a thread. Not on CPUs, whose drivers have a lock around
+ * their compiler (a plan for 8192 tokens, two cores, 2026-11-30: Intel's runtime 2.8 s at once, 2.5
+ * in turn; llvmpipe 2.3 and 2.4). */
+static void build_all(const kda_context *ctx, struct request *requests, size_t n)
+{
+    struct builds b = {.device = ctx->device->id};
+    for (size_t i = 0; i < n; i++)
+        if (requests[i].is_source)
+            b.request[b.count++] = requests + i;
+    struct kda_pool *pool =
+        b.count > 1 && ctx->device->builds_at_once ? kda_pool_create(ctx, (int32_t)b.count) : NULL;
+    if (pool)
+        kda_pool_run(pool, b.count, kda_pool_threads(pool), build, &b);
+    for (int64_t i = 0; !pool && i < b.count; i++)
+        build(&b, i, 0);
+    kda_pool_destroy(pool);
+}
+
+/* Forgets an entry that is not to be among the context's. */
+static void discard(struct request *r)
+{
+    if (!r->is_new)
+        return;
+    if (r->entry->program)
+        clReleaseProgram(r->entry->program);
+    free(r->entry);
+}
+
+/* Adds a program that is there to the context's, or says why there is none. */
+static kda_status settle(const kda_context *ctx, struct request *r)
 {
     struct kda_programs *programs = ctx->device->programs;
-    cl_program program = NULL;
+    struct entry *e = r->entry;
+    if (!r->is_new)
+        return KDA_OK;
+    if (r->is_source)
+        log_build(ctx, r->err ? r->failure : KDA_LOG_DEBUG, r);
+    if (!r->err) {
+        e->next = programs->first;
+        programs->first = e;
+        return KDA_OK;
+    }
+    discard(r);
+    if (r->err == CL_OUT_OF_HOST_MEMORY)
+        return kda_cl_check(ctx, r->err, "clBuildProgram");
+    kda_log(ctx, r->failure, "clBuildProgram failed: %s (%d)", kda_cl_error_name(r->err),
+            (int)r->err);
+    return KDA_COMPILE;
+}
+
+/* The programs that are asked for. Called with the lock held. */
+static kda_status get(const kda_context *ctx, struct request *requests, size_t n)
+{
+    kda_status st = KDA_OK;
+    size_t known = 0;
+    while (!st && known < n)
+        st = look_up(ctx, requests + known++);
+    while (st && known > 0)
+        discard(requests + --known);
+    if (st)
+        return st;
+    build_all(ctx, requests, n);
+    for (size_t i = 0; i < n; i++) {
+        kda_status one = settle(ctx, requests + i);
+        st = st ? st : one;
+    }
+    return st;
+}
+
+static kda_status make_kernel(kda_context *ctx, struct request *r, const char *name,
+                              cl_kernel *kernel)
+{
+    struct kda_programs *programs = ctx->device->programs;
     cl_int err = CL_SUCCESS;
     pthread_mutex_lock(&programs->lock);
-    kda_status st = find_or_build(ctx, source, options, failure, &program);
+    kda_status st = get(ctx, r, 1);
     if (!st)
-        *kernel = clCreateKernel(program, name, &err);
+        *kernel = clCreateKernel(r->entry->program, name, &err);
     pthread_mutex_unlock(&programs->lock);
     return st ? st : kda_cl_check(ctx, err, "clCreateKernel");
 }
 
-kda_status kda_program_kernel(kda_context *ctx, const kda_problem *p, const struct kda_config *c,
-                              enum kda_stage stage, const char *name, cl_kernel *kernel)
+/* What a stage's program is called in the log, and what is behind args.h, tile.cl and common.cl. */
+static const struct {
+    const char *name, *source[SOURCES - 3];
+} stages[KDA_STAGES] = {
+    [KDA_STAGE_STEP] = {"kda_step", {state_cl, step_cl}},
+    [KDA_STAGE_STEP_NARROW] = {"kda_step (narrow)", {state_cl, step_cl}},
+    [KDA_STAGE_STEP_ONE] = {"kda_step (one token)", {state_cl, step_cl}},
+    [KDA_STAGE_TABLE] = {"kda_table", {table_cl}},
+    [KDA_STAGE_PREPARE] = {"kda_prepare", {lanes_cl, chunk_cl, slab_cl, triangle_cl, prepare_cl}},
+    [KDA_STAGE_SCAN] = {"kda_scan", {unit_cl, scan_cl}},
+    [KDA_STAGE_GEMM] = {"kda_enter, kda_emit", {gemm_cl}},
+    [KDA_STAGE_MMA] = {"kda_mma",
+                       {copies_cl, matrix_cl, warp_cl, mma_order_cl, mma_operands_cl, mma_rows_cl,
+                        mma_prepare_cl, mma_jobs_cl, mma_scan_cl, mma_cl}},
+};
+
+static struct request request_of(const kda_problem *p, const struct kda_config *c,
+                                 enum kda_stage stage)
 {
-    static const char *const stages[][SOURCES - 3] = {
-        [KDA_STAGE_STEP] = {state_cl, step_cl},
-        [KDA_STAGE_STEP_NARROW] = {state_cl, step_cl},
-        [KDA_STAGE_STEP_ONE] = {state_cl, step_cl},
-        [KDA_STAGE_TABLE] = {table_cl},
-        [KDA_STAGE_PREPARE] = {lanes_cl, chunk_cl, slab_cl, triangle_cl, prepare_cl},
-        [KDA_STAGE_SCAN] = {unit_cl, scan_cl},
-        [KDA_STAGE_GEMM] = {gemm_cl},
-        [KDA_STAGE_MMA] = {copies_cl, matrix_cl, warp_cl, mma_order_cl, mma_operands_cl,
-                           mma_rows_cl, mma_prepare_cl, mma_jobs_cl, mma_scan_cl, mma_cl},
-    };
-    char options[1024];
-    format_options(p, c, options, sizeof options);
+    struct request r = {.name = stages[stage].name,
+                        .source = {args_h, tile_cl, common_cl},
+                        .failure = KDA_LOG_WARN};
+    char *const options = r.options;
+    memcpy(r.source + 3, stages[stage].source, sizeof stages[stage].source);
+    format_options(p, c, options, sizeof r.options);
     if (stage == KDA_STAGE_STEP && !c->compact)
         strcat(options, " -DKDA_WIDE=1");
     if (stage == KDA_STAGE_STEP_ONE)
@@ -214,19 +294,40 @@ kda_status kda_program_kernel(kda_context *ctx, const kda_problem *p, const stru
     if (stage == KDA_STAGE_PREPARE && c->path == KDA_PATH_PTX)
         strcat(options,
                c->prepare_wg > 256 ? " -cl-nv-maxrregcount=64" : " -cl-nv-maxrregcount=80");
-    sources source = {args_h, tile_cl, common_cl};
-    for (int i = 3; i < SOURCES; i++)
-        source[i] = stages[stage][i - 3];
-    return make_kernel(ctx, source, options, KDA_LOG_WARN, name, kernel);
+    return r;
+}
+
+kda_status kda_programs_build(kda_context *ctx, const kda_problem *p, const struct kda_config *c,
+                              const bool wanted[KDA_STAGES])
+{
+    struct kda_programs *programs = ctx->device->programs;
+    struct request requests[KDA_STAGES];
+    size_t n = 0;
+    for (int stage = KDA_STAGES - 1; stage >= 0; stage--) /* those that take longest come first */
+        if (wanted[stage])
+            requests[n++] = request_of(p, c, (enum kda_stage)stage);
+    pthread_mutex_lock(&programs->lock);
+    kda_status st = get(ctx, requests, n);
+    pthread_mutex_unlock(&programs->lock);
+    return st;
+}
+
+kda_status kda_program_kernel(kda_context *ctx, const kda_problem *p, const struct kda_config *c,
+                              enum kda_stage stage, const char *name, cl_kernel *kernel)
+{
+    struct request r = request_of(p, c, stage);
+    return make_kernel(ctx, &r, name, kernel);
 }
 
 kda_status kda_program_probe(kda_context *ctx, bool matrix, const char *text, const char *options,
                              const char *name, cl_kernel *kernel)
 {
-    const sources source = {
-        args_h, tile_cl, common_cl, unit_cl, matrix ? copies_cl : NULL, matrix ? matrix_cl : NULL,
-        text};
-    return make_kernel(ctx, source, options, KDA_LOG_DEBUG, name, kernel);
+    struct request r = {.name = name,
+                        .source = {args_h, tile_cl, common_cl, unit_cl, matrix ? copies_cl : NULL,
+                                   matrix ? matrix_cl : NULL, text},
+                        .failure = KDA_LOG_DEBUG};
+    strcpy(r.options, options);
+    return make_kernel(ctx, &r, name, kernel);
 }
 
 void kda_programs_keep(const kda_context *ctx)

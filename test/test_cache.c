@@ -34,7 +34,7 @@ struct said {
 static void listen(void *data, kda_log_level level, const char *line)
 {
     struct said *said = data;
-    said->built += !strncmp(line, "clBuildProgram with", 19);
+    said->built += !strncmp(line, "clBuildProgram of", 17);
     said->read += !strncmp(line, "program read from", 17);
     if (level <= KDA_LOG_WARN) {
         said->warned++;

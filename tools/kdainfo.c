@@ -26,7 +26,7 @@ static const char usage[] =
     "  -m, --measure      time a large copy, multiply-adds, bf16 products on matrix units, an "
     "empty kernel\n"
     "  -j, --json         the same as one JSON document\n"
-    "  -v, --verbose      extensions, and all that the library logs\n"
+    "  -v, --verbose      extensions, and all that the library logs: what each build took, too\n"
     "  -h, --help\n"
     "  -V, --version\n"
     "\n"
