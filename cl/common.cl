@@ -64,6 +64,9 @@
 #ifndef KDA_HEAD_MAP
 #define KDA_HEAD_MAP KDA_HEADS_GROUPED
 #endif
+#ifndef KDA_CHECKPOINTS
+#define KDA_CHECKPOINTS 1 /* 0: no call has any */
+#endif
 
 /* Arrays in registers need unrolled loops; a CPU keeps them in memory and wants compact code, which
  * its compilers vectorise, and which takes a tenth of the time to build. */
@@ -370,10 +373,11 @@ static inline int is_fresh(const struct kda_call_args *a, __global const uchar *
 #define IMAGE_KE 50176
 #define IMAGE_BYTES 66560
 
+#define HAS_CHECKPOINTS(a) (KDA_CHECKPOINTS && ((a)->has & KDA_HAS_CHECKPOINTS))
 /* Whether a sequence's state after `done` tokens is a checkpoint, and its number. */
 static inline int is_checkpoint(const struct kda_call_args *a, long done, long length)
 {
-    return (a->has & KDA_HAS_CHECKPOINTS) && done > 0 && done <= length &&
+    return HAS_CHECKPOINTS(a) && done > 0 && done <= length &&
            done % a->checkpoint_every == 0;
 }
 #define CHECKPOINT(a, start, done)                                                                 \

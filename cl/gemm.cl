@@ -84,7 +84,7 @@ __kernel void kda_emit(const struct kda_call_args a, __global const int *cu_seql
         store_state(final_state + a.final_state.offset + to * a.final_state.token_stride +
                         head * a.final_state.head_stride,
                     at, value);
-    if ((a.has & KDA_HAS_CHECKPOINTS) && done <= length && done % a.checkpoint_every == 0)
+    if (HAS_CHECKPOINTS(&a) && done <= length && done % a.checkpoint_every == 0)
         store_state(checkpoints + a.checkpoints.offset +
                         (start / a.checkpoint_every + done / a.checkpoint_every - 1) *
                             a.checkpoints.token_stride +

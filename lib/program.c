@@ -73,14 +73,14 @@ static void format_options(const kda_problem *p, const struct kda_config *c, cha
              "-DKDA_COLS=%d -DKDA_VEC=%d -DKDA_CHUNK=%d -DKDA_TABLE_WG=%d -DKDA_PREPARE_WG=%d "
              "-DKDA_SCAN_V=%d "
              "-DKDA_SCAN_VEC=%d -DKDA_SCAN_ROWS=%d -DKDA_COMPACT=%d -DKDA_VECTORS=%d -DKDA_SLAB=%d "
-             "-DKDA_SCAN_STAGED=%d -DKDA_UNIT=%d",
+             "-DKDA_SCAN_STAGED=%d -DKDA_UNIT=%d -DKDA_CHECKPOINTS=%d",
              (int)p->key_dim, (int)p->dtype, (int)p->g_dtype, (int)p->beta_dtype, (int)p->out_dtype,
              (int)p->state_dtype, (int)p->gate, !!(p->flags & KDA_GATE_PER_HEAD), (int)p->beta,
              (int)p->rule, !!(p->flags & KDA_NORM_QK), (int)p->state_layout, (int)p->head_map,
              (int)c->path, (int)c->lanes, (int)c->rows, (int)c->groups, (int)c->cols, (int)c->vec,
              (int)c->chunk, (int)c->table_wg, (int)c->prepare_wg, (int)c->scan_v, (int)c->scan_vec,
              (int)c->scan_rows, (int)c->compact, (int)c->vectors, (int)c->slab, (int)c->scan_staged,
-             (int)c->unit);
+             (int)c->unit, p->checkpoint_every > 0);
     size_t used = strlen(text);
     /* On a CPU not where a tile has columns that are not there: loops keep those from being stored,
      * and would become branches (see "Barriers" in cl/step.cl). */
