@@ -358,7 +358,9 @@ UNROLL
                 const float o = tree(&part_q[buffer][0][cx * KDA_VEC + j], KDA_TILE_V) + kq * u[j];
                 store_out(out, t * a.out.token_stride + j, o * (norm_q * a.scale));
             }
-        if (HAS_CHECKPOINTS(&a) && (t + 1) % a.checkpoint_every == 0) {
+        /* In plans without checkpoints too: NVIDIA's compiler puts the rest in a slower order where
+         * this is not there. */
+        if ((a.has & KDA_HAS_CHECKPOINTS) && (t + 1) % a.checkpoint_every == 0) {
             const int number = (int)begin / a.checkpoint_every + (t + 1) / a.checkpoint_every - 1;
             store_tile(checkpoints + number * a.checkpoints.token_stride, s, wide, row, col,
                        value_dim);
