@@ -283,11 +283,15 @@ __kernel UNIT_GROUP(SCAN_WG) void kda_scan(
 #if KDA_UNIT
         o = unit_sum(o, a_qk, A_ROW, 1, errors, KDA_SCAN_V, tile_col,
                      (ir * UNIT_ROWS / 16 + 1) * 16, lane);
+        /* Counted from this tile's row: ocloc spills where cells are from the sequence's. */
+        const long tile_row = chunk_row + ir * UNIT_ROWS;
+        const int left = (int)min(length - tile_row, (long)UNIT_ROWS);
+        __global out_t *const tile_out = out + (start + tile_row) * a.out.token_stride + col;
         PRAGMA(unroll)
         for (int i = 0; i < UNIT_CELLS; i++) {
-            const int row = ir * UNIT_ROWS + UNIT_ROW(lane, i);
-            if (chunk_row + row < length && col < value_dim)
-                store_out(out, (start + chunk_row + row) * a.out.token_stride + col, o[i]);
+            const int row = UNIT_ROW(lane, i);
+            if (row < left && col < value_dim)
+                store_out(tile_out, row * a.out.token_stride, o[i]);
         }
         for (int r = ir * UNIT_ROWS; r < PADDED_K; r += ITEM_ROWS * UNIT_ROWS) {
             unit_t ke = 0.0f;
