@@ -61,4 +61,40 @@ struct kda_call_args {
     kda_i32 preparers, heads_abreast;
 };
 
+/* The same for cl/few.cl, most of it in 32 bits. */
+struct kda_few_layout {
+    kda_i32 offset, token_stride, head_stride;
+};
+struct kda_few_states {
+    kda_i64 offset;
+    kda_i32 token_stride, head_stride;
+};
+
+/* What such a call has, what else where gates are raw, and what it has not. */
+#define KDA_FEW_HAS                                                                                \
+    (KDA_HAS_BETA | KDA_HAS_INITIAL_STATE | KDA_HAS_FINAL_STATE | KDA_HAS_WIDE_STATES)
+#define KDA_FEW_HAS_RAW (KDA_HAS_A_LOG | KDA_HAS_DT_BIAS)
+#define KDA_FEW_HAS_NOT                                                                            \
+    (KDA_HAS_CU_SEQLENS | KDA_HAS_ACCEPTED | KDA_HAS_FRESH | KDA_HAS_CHECKPOINTS)
+
+/* On an H200 a line of arguments, which costs 40 ns, ends behind 48 bytes and then every 64. So
+ * where a state lies is in the first, with the pointer to them ahead of this struct, and pointers
+ * follow it in a line of their own. */
+struct kda_few_args {
+    kda_i32 has, value_heads, by_heads, by_heads_shift;
+    struct kda_few_states initial_state;
+    kda_i32 by_keys; /* with the shift: the same for head_divisor */
+    float gate_bound;
+    struct kda_few_layout q, k, g, v, beta;
+    kda_i32 a_log;
+    kda_i32 dt_bias;
+    float scale;
+    struct kda_few_layout out;
+    kda_i32 by_keys_shift;
+    struct kda_few_states final_state;
+    kda_i32 value_dim, index_columns, state_index, write_index;
+    kda_i32 slots; /* without state_index more than there are */
+    kda_i32 head_divisor;
+};
+
 #endif

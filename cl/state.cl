@@ -130,6 +130,13 @@ UNROLL
         }
 }
 
+static inline void clear_packs(pack_t packs[PACKS])
+{
+UNROLL
+    for (int i = 0; i < PACKS; i++)
+        packs[i] = (pack_t)(0);
+}
+
 static inline void unpack_tile(float s[KDA_ROWS][KDA_VEC], const pack_t packs[PACKS])
 {
 UNROLL

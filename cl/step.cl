@@ -14,12 +14,8 @@
  *     o = S_new^T q = (S + k u^T)^T q = S^T q + (k . q) u        S: the decayed state
  *
  * so S^T k (the prediction) and S^T q are reduced over the row groups together. The q/k norms ride
- * along: with raw k, S^T k_normed = (S^T k) / |k|, and |k|, |q|, k . q are three more sums.
- *
- * The order of a sum. The rows of a leaf in turn, then a binary tree over the leaves of a work-item
- * and on over the groups, lowest bit of a number first. The tree is the same whether an item, lanes
- * or local memory carry a level of it, and columns never mix: so a result depends neither on TILE_V
- * nor on the path, nor on ROWS where these differ from plan to plan.
+ * along: with raw k, S^T k_normed = (S^T k) / |k|, and |k|, |q|, k . q are three more sums. In what
+ * order things are added up stands in cl/sums.cl.
  *
  * Barriers. All items of a work-group meet the same ones, and on a CPU none stands behind an early
  * return: PoCL 3.1 takes the branches after such a barrier to go the same way for all items, and
@@ -51,23 +47,6 @@
 #endif
 #define RING (KDA_ONE ? 1 : LEAD + 2)
 #define BUFFERS (KDA_ONE ? 1 : 2)
-/* Row groups whose partial sums the lanes add up before local memory does the rest. */
-#if KDA_LANES / KDA_COLS >= KDA_GROUPS
-#define FOLD KDA_GROUPS
-#elif KDA_LANES > KDA_COLS
-#define FOLD (KDA_LANES / KDA_COLS)
-#else
-#define FOLD 1
-#endif
-#define PARTS (KDA_GROUPS / FOLD)
-
-/* Rows of a leaf: what divides ROWS on a device where config.c chooses them by more than K. */
-#if KDA_PATH == KDA_PATH_PTX && KDA_ROWS % 8 == 0
-#define LEAF 8
-#else
-#define LEAF KDA_ROWS
-#endif
-#define LEAVES (KDA_ROWS / LEAF)
 /* What a leaf sums: S^T k and S^T q of each column, |k|^2, |q|^2 and k . q. */
 #define SUMS (2 * KDA_VEC + 3)
 
@@ -78,39 +57,6 @@
 #else
 #define EARLY 0
 #endif
-
-/* NVIDIA's compiler heeds a bound on registers only where no size of work-groups is required. */
-#if KDA_PATH == KDA_PATH_PTX
-#define SIZED
-#else
-#define SIZED WORK_GROUP(KDA_WG)
-#endif
-
-/* Sums x over the row groups that share a sub-group; every lane gets the sum. */
-static inline float fold(float x)
-{
-#if FOLD > 1
-UNROLL
-    for (int d = 1; d < FOLD; d *= 2)
-        x += lane_xor(x, (uint)(d * KDA_COLS));
-#endif
-    return x;
-}
-
-/* Sums one column of parts: the rest of the tree. */
-static inline float tree(__local const float *parts, int stride)
-{
-    float x[PARTS];
-UNROLL
-    for (int p = 0; p < PARTS; p++)
-        x[p] = parts[p * stride];
-UNROLL
-    for (int d = 1; d < PARTS; d *= 2)
-UNROLL
-        for (int p = 0; p + d < PARTS; p += 2 * d)
-            x[p] += x[p + d];
-    return x[0];
-}
 
 __kernel SIZED void
 kda_step(const struct kda_call_args a, __global const data_t *q, __global const data_t *k,
@@ -251,13 +197,10 @@ UNROLL
     }
 #if EARLY
     pack_t packs[PACKS];
-    if (restart | idle) {
-UNROLL
-        for (int i = 0; i < PACKS; i++)
-            packs[i] = (pack_t)(0);
-    } else {
+    if (restart | idle)
+        clear_packs(packs);
+    else
         fetch_tile(packs, initial_state, row, col, value_dim);
-    }
     barrier(CLK_LOCAL_MEM_FENCE); /* no compiler asks later than here */
 #endif
     gate_scale = min(exp(not_before(gate_scale)), FLT_MAX);

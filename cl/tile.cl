@@ -103,6 +103,13 @@ static inline float not_before(float x)
     return x;
 }
 
+/* Works a pointer out no later than here, and asks for what has to be asked for before. */
+#if KDA_PATH == KDA_PATH_PTX
+#define WORK_OUT(p) __asm__ volatile("" : "+l"(p) : : "memory")
+#else
+#define WORK_OUT(p) (void)(p)
+#endif
+
 /* Back to floats. In assembly for NVIDIA's compiler, which moves a conversion to where the number
  * is asked for, if that is under a condition, and so has it waited for there. */
 #if KDA_PATH == KDA_PATH_PTX

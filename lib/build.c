@@ -15,6 +15,7 @@ static const struct {
     [KDA_KERNEL_STEP] = {"kda_step", KDA_STAGE_STEP},
     [KDA_KERNEL_STEP_NARROW] = {"kda_step", KDA_STAGE_STEP_NARROW},
     [KDA_KERNEL_STEP_ONE] = {"kda_step", KDA_STAGE_STEP_ONE},
+    [KDA_KERNEL_STEP_FEW] = {"kda_step", KDA_STAGE_STEP_FEW},
     [KDA_KERNEL_TABLE] = {"kda_table", KDA_STAGE_TABLE},
     [KDA_KERNEL_PREPARE] = {"kda_prepare", KDA_STAGE_PREPARE},
     [KDA_KERNEL_SCAN] = {"kda_scan", KDA_STAGE_SCAN},
@@ -35,6 +36,8 @@ static bool is_used(const struct kda_config *c, enum kda_kernel_id id)
 {
     if (id == KDA_KERNEL_STEP_NARROW || id == KDA_KERNEL_STEP_ONE)
         return !c->compact;
+    if (id == KDA_KERNEL_STEP_FEW)
+        return c->few;
     if (id == KDA_KERNEL_STEP || !c->chunk)
         return id == KDA_KERNEL_STEP;
     switch (id) {
@@ -67,6 +70,7 @@ static bool fits(const kda_plan *plan, struct kda_launch *l, enum kda_kernel_id 
                 (int)c->lanes);
         c->path = KDA_PATH_LOCAL;
         c->lanes = 1;
+        c->few = false;
         return false;
     }
     clGetKernelWorkGroupInfo(l->kernel[id], d->id, CL_KERNEL_WORK_GROUP_SIZE, sizeof most, &most,

@@ -44,11 +44,10 @@ static void choose_cpu(const kda_problem *p, struct kda_config *c)
 }
 
 /* A GPU: 16 rows by 4 columns of state in registers and 64 columns a work-group, which reads 256
- * contiguous bytes of each state row. With few sequences and heads 2 columns by as many items: more
- * work-groups, and half the time of a token. Where rows are contiguous, all of them lie side by
- * side: 8 rows of 8 columns, 16 such groups. Where sub-groups exchange lanes, which is Intel, a
- * lane has 128 registers at best, and ocloc (22.43) moves the whole state to memory rather than to
- * spill some: 2 columns.
+ * contiguous bytes of each state row. With few sequences and heads half the columns: more
+ * work-groups, and half the time of a token. Where rows are contiguous, all of them lie side by side: 8 rows of 8 columns,
+ * 16 such groups. Where sub-groups exchange lanes, which is Intel, a lane has 128 registers at
+ * best, and ocloc (22.43) moves the whole state to memory rather than to spill some: 2 columns.
  *
  * An H200 (driver 580.159, 2026-11-30; bf16, f32 state, K = V = 128, 32 heads), us, each column
  * measured at once; "contiguous": the states' rows, "128": bound to that many registers:
@@ -62,7 +61,11 @@ static void choose_cpu(const kda_problem *p, struct kda_config *c)
  *     16 x 2, 8 x 16                                                    8.1    13.3    777
  *     8 x 8, 16 x 4, contiguous         73     269    113
  *     8 x 8, 16 x 8, contiguous         100    359
- *     16 x 8, 8 x 4, contiguous         91     323 */
+ *     16 x 8, 8 x 4, contiguous         91     323
+ * Single tokens above an empty kernel, by cl/few.cl but for the first row; * slots of a pool:
+ *     rows x columns, groups x items    1       1 *     4       1, 96 heads
+ *     16 x 2, 8 x 16, cl/step.cl        2.42    2.68    4.64    3.98
+ *     16 x 2, 8 x 16                    1.97    2.01    4.29    3.58 */
 static void choose_gpu(const struct kda_device *d, const kda_problem *p, struct kda_config *c)
 {
     const bool rows_contiguous =
@@ -72,6 +75,7 @@ static void choose_gpu(const struct kda_device *d, const kda_problem *p, struct 
     const bool few = kda_config_step_groups(p, c, p->max_sequences) < 2 * (int64_t)d->compute_units;
     if (!rows_contiguous && (few || d->path == KDA_PATH_SUB_GROUPS))
         c->vec = 2;
+    c->few = few;
     if (p->value_dim < c->vec)
         c->vec = 1;
     const int32_t most = power_of_two_up(ceil_div(p->value_dim, c->vec));
@@ -98,6 +102,7 @@ static bool shrink_step(const kda_problem *p, struct kda_config *c)
     else
         return false;
     c->rows = rows_of(p, c);
+    c->few = false; /* lanes may no longer do: has_lanes_for_leaves */
     return true;
 }
 
@@ -129,6 +134,7 @@ size_t kda_config_items(const struct kda_config *c, enum kda_kernel_id id)
     case KDA_KERNEL_STEP:
     case KDA_KERNEL_STEP_NARROW:
     case KDA_KERNEL_STEP_ONE:
+    case KDA_KERNEL_STEP_FEW:
         return (size_t)(c->cols * c->groups);
     case KDA_KERNEL_TABLE:
         return (size_t)c->table_wg;
@@ -157,6 +163,14 @@ static kda_status no_work_group(const kda_context *ctx, kda_log_level level)
     return KDA_UNSUPPORTED;
 }
 
+/* Whether cl/few.cl works: a sub-group has a lane for each leaf of a sum, states go in vectors. */
+static bool has_lanes_for_leaves(const struct kda_config *c)
+{
+    const int32_t leaf = c->path == KDA_PATH_PTX ? 8 : c->rows;
+    return c->path != KDA_PATH_LOCAL && c->rows * c->groups <= c->lanes * leaf &&
+           c->cols * c->groups % c->lanes == 0 && c->vec > 1 && c->rows % 2 == 0;
+}
+
 static kda_status choose_step(const kda_context *ctx, const kda_problem *p, struct kda_config *c)
 {
     const struct kda_device *d = ctx->device;
@@ -171,6 +185,7 @@ static kda_status choose_step(const kda_context *ctx, const kda_problem *p, stru
            local_bytes(c) > d->local_bytes)
         if (!shrink_step(p, c))
             return no_work_group(ctx, KDA_LOG_ERROR);
+    c->few = c->few && has_lanes_for_leaves(c) && !p->checkpoint_every;
     if (kda_config_step_groups(p, c, p->max_sequences) > INT32_MAX) {
         kda_log(ctx, KDA_LOG_ERROR,
                 "kda_problem.max_sequences * value_heads * tiles of value_dim passes 2^31-1 "

@@ -338,6 +338,7 @@ struct kda_config {
     bool compact;                    /* loops are not unrolled */
     bool vectors;                    /* the compiler makes vectors; cl/lanes.cl: of 16 */
     int32_t rows, groups, cols, vec; /* cl/step.cl */
+    bool few;                        /* cl/few.cl takes the single tokens of plain calls */
     /* The chunkwise schedule: sequences longer than step_limit go in chunks. chunk = 0: none do. */
     kda_engine engine;
     int32_t chunk, step_limit;
@@ -357,6 +358,7 @@ enum kda_kernel_id {
     KDA_KERNEL_STEP,
     KDA_KERNEL_STEP_NARROW, /* where state rows are not aligned; not on a CPU */
     KDA_KERNEL_STEP_ONE,    /* where no sequence has more than a token; not on a CPU */
+    KDA_KERNEL_STEP_FEW,    /* instead of that one where a call has little else */
     KDA_KERNEL_TABLE,
     KDA_KERNEL_PREPARE,
     KDA_KERNEL_SCAN,
@@ -379,10 +381,10 @@ void kda_config_pad(const kda_problem *p, struct kda_config *c);
 /* Halves a kernel's work-group, for limits that only the built kernel shows; false: it cannot. */
 bool kda_config_shrink(const kda_problem *p, struct kda_config *c, enum kda_kernel_id id);
 
-/* Whether a kernel is one of those made of cl/step.cl. */
+/* Whether a kernel is one of those that go token by token: cl/step.cl and cl/few.cl. */
 static inline bool kda_is_step(enum kda_kernel_id id)
 {
-    return id <= KDA_KERNEL_STEP_ONE;
+    return id <= KDA_KERNEL_STEP_FEW;
 }
 
 /* Work-items of a kernel's work-group. */
@@ -450,6 +452,7 @@ enum kda_stage {
     KDA_STAGE_STEP,
     KDA_STAGE_STEP_NARROW,
     KDA_STAGE_STEP_ONE,
+    KDA_STAGE_STEP_FEW,
     KDA_STAGE_TABLE,
     KDA_STAGE_PREPARE,
     KDA_STAGE_SCAN,
@@ -505,6 +508,21 @@ struct kda_gemm {
 /* event may be NULL. On an out-of-order queue the caller sees to the order. */
 kda_status kda_gemm_enqueue(const kda_context *ctx, cl_command_queue queue, cl_mem buffer,
                             const struct kda_gemm *gemm, cl_event *event);
+
+/* ---- OpenCL: call_args.c ---------------------------------------------------------------- */
+
+struct kda_call_args;
+struct kda_few_args;
+
+/* All but where the workspace lies and which chunks are at work. */
+struct kda_call_args kda_call_args(const kda_problem *p, const struct kda_config *c,
+                                   const struct kda_run *r);
+
+/* The form for cl/few.cl; false: a call is not of that kind, or does not fit in there. */
+bool kda_few_args(const kda_problem *p, const struct kda_call_args *a, struct kda_few_args *few);
+
+/* The longest sequence that goes token by token: any, if no chunks are launched. */
+int32_t kda_step_limit(const struct kda_config *c, const struct kda_run *r);
 
 /* ---- OpenCL: opencl.c, build.c, known_answer.c, launch.c, staging.c
  * --------------------------------------------------------- */

@@ -106,8 +106,15 @@ static kda_status answer_by_cpu(const kda_plan *plan, const struct exam *e, void
     return st;
 }
 
-/* By one of the kernels that go token by token. State rows are aligned, so the one for those that
- * are not has to stand in for the others. */
+static void leave_out(struct kda_launch *l, enum kda_kernel_id id)
+{
+    if (l->kernel[id])
+        clReleaseKernel(l->kernel[id]);
+    l->kernel[id] = NULL;
+}
+
+/* By one of the kernels that go token by token. State rows are aligned, and the calls have no more
+ * than they must: what is for other calls has to stand in. */
 static kda_status answer_by_plan(const kda_plan *plan, const struct exam *e, enum kda_kernel_id id,
                                  void *out, void *state)
 {
@@ -118,10 +125,12 @@ static kda_status answer_by_plan(const kda_plan *plan, const struct exam *e, enu
     kda_status st = kda_launch_clone(plan->backend, &small);
     struct kda_launch *l = small.backend;
     if (!st && id == KDA_KERNEL_STEP_NARROW) {
-        clReleaseKernel(l->kernel[KDA_KERNEL_STEP]);
-        l->kernel[KDA_KERNEL_STEP] = l->kernel[KDA_KERNEL_STEP_NARROW];
-        l->kernel[KDA_KERNEL_STEP_NARROW] = NULL;
+        leave_out(l, KDA_KERNEL_STEP);
+        l->kernel[KDA_KERNEL_STEP] = l->kernel[id];
+        l->kernel[id] = NULL;
     }
+    if (!st && id == KDA_KERNEL_STEP_ONE)
+        leave_out(l, KDA_KERNEL_STEP_FEW);
     if (!st)
         st = kda_execute(&small, &args);
     kda_launch_destroy(small.backend);
@@ -147,7 +156,7 @@ static kda_status examine(const kda_plan *plan, struct exam *e, enum kda_kernel_
                           char *got, bool *right)
 {
     const kda_problem *p = &e->problem;
-    if (id == KDA_KERNEL_STEP_ONE) {
+    if (id == KDA_KERNEL_STEP_ONE || id == KDA_KERNEL_STEP_FEW) {
         e->args.tokens = e->args.sequences;
         e->args.cu_seqlens.host = NULL;
     }

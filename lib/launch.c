@@ -8,44 +8,48 @@
 #include "args.h"
 #include "internal.h"
 
-/* The buffers of each kernel after its scalars, in the order of its parameters; WORKSPACE stands
- * for the workspace, END closes the list. */
-#define STEP_BUFFERS                                                                               \
+/* The parameters of each kernel, in order: SCALARS, buffers, the WORKSPACE; END closes the list. */
+#define STEP_PARAMETERS                                                                            \
     {                                                                                              \
-        KDA_TENSOR_Q, KDA_TENSOR_K, KDA_TENSOR_V, KDA_TENSOR_G, KDA_TENSOR_BETA, KDA_TENSOR_A_LOG, \
-            KDA_TENSOR_DT_BIAS, KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX,                     \
+        SCALARS, KDA_TENSOR_Q, KDA_TENSOR_K, KDA_TENSOR_V, KDA_TENSOR_G, KDA_TENSOR_BETA,          \
+            KDA_TENSOR_A_LOG, KDA_TENSOR_DT_BIAS, KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX,   \
             KDA_TENSOR_WRITE_INDEX, KDA_TENSOR_ACCEPTED, KDA_TENSOR_FRESH,                         \
             KDA_TENSOR_INITIAL_STATE, KDA_TENSOR_FINAL_STATE, KDA_TENSOR_OUT,                      \
             KDA_TENSOR_CHECKPOINTS, END                                                            \
     }
-enum { WORKSPACE = KDA_TENSORS, END };
-static const signed char buffers[KDA_KERNELS][KDA_TENSORS + 2] = {
-    [KDA_KERNEL_STEP] = STEP_BUFFERS,
-    [KDA_KERNEL_STEP_NARROW] = STEP_BUFFERS,
-    [KDA_KERNEL_STEP_ONE] = STEP_BUFFERS,
-    [KDA_KERNEL_TABLE] = {KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX, KDA_TENSOR_ACCEPTED,
-                          WORKSPACE, END},
-    [KDA_KERNEL_PREPARE] = {KDA_TENSOR_Q, KDA_TENSOR_K, KDA_TENSOR_V, KDA_TENSOR_G, KDA_TENSOR_BETA,
-                            KDA_TENSOR_A_LOG, KDA_TENSOR_DT_BIAS, KDA_TENSOR_CU_SEQLENS, WORKSPACE,
-                            END},
-    [KDA_KERNEL_SCAN] = {KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX, KDA_TENSOR_WRITE_INDEX,
-                         KDA_TENSOR_ACCEPTED, KDA_TENSOR_FRESH, KDA_TENSOR_INITIAL_STATE,
-                         KDA_TENSOR_FINAL_STATE, KDA_TENSOR_OUT, KDA_TENSOR_CHECKPOINTS, WORKSPACE,
-                         END},
-    [KDA_KERNEL_ENTER] = {KDA_TENSOR_STATE_INDEX, KDA_TENSOR_ACCEPTED, KDA_TENSOR_FRESH,
-                          KDA_TENSOR_INITIAL_STATE, WORKSPACE, END},
-    [KDA_KERNEL_EMIT] = {KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX, KDA_TENSOR_WRITE_INDEX,
-                         KDA_TENSOR_ACCEPTED, KDA_TENSOR_FINAL_STATE, KDA_TENSOR_OUT,
+enum { WORKSPACE = KDA_TENSORS, SCALARS, END };
+static const signed char parameters[KDA_KERNELS][KDA_TENSORS + 3] = {
+    [KDA_KERNEL_STEP] = STEP_PARAMETERS,
+    [KDA_KERNEL_STEP_NARROW] = STEP_PARAMETERS,
+    [KDA_KERNEL_STEP_ONE] = STEP_PARAMETERS,
+    [KDA_KERNEL_STEP_FEW] = {KDA_TENSOR_INITIAL_STATE, SCALARS, KDA_TENSOR_Q, KDA_TENSOR_K,
+                             KDA_TENSOR_G, KDA_TENSOR_V, KDA_TENSOR_BETA, KDA_TENSOR_A_LOG,
+                             KDA_TENSOR_DT_BIAS, KDA_TENSOR_FINAL_STATE, KDA_TENSOR_OUT,
+                             KDA_TENSOR_STATE_INDEX, KDA_TENSOR_WRITE_INDEX, END},
+    [KDA_KERNEL_TABLE] = {SCALARS, KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX,
+                          KDA_TENSOR_ACCEPTED, WORKSPACE, END},
+    [KDA_KERNEL_PREPARE] = {SCALARS, KDA_TENSOR_Q, KDA_TENSOR_K, KDA_TENSOR_V, KDA_TENSOR_G,
+                            KDA_TENSOR_BETA, KDA_TENSOR_A_LOG, KDA_TENSOR_DT_BIAS,
+                            KDA_TENSOR_CU_SEQLENS, WORKSPACE, END},
+    [KDA_KERNEL_SCAN] = {SCALARS, KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX,
+                         KDA_TENSOR_WRITE_INDEX, KDA_TENSOR_ACCEPTED, KDA_TENSOR_FRESH,
+                         KDA_TENSOR_INITIAL_STATE, KDA_TENSOR_FINAL_STATE, KDA_TENSOR_OUT,
                          KDA_TENSOR_CHECKPOINTS, WORKSPACE, END},
-    [KDA_KERNEL_MMA] = {KDA_TENSOR_Q, KDA_TENSOR_K, KDA_TENSOR_V, KDA_TENSOR_G, KDA_TENSOR_BETA,
-                        KDA_TENSOR_A_LOG, KDA_TENSOR_DT_BIAS, KDA_TENSOR_CU_SEQLENS,
-                        KDA_TENSOR_STATE_INDEX, KDA_TENSOR_WRITE_INDEX, KDA_TENSOR_ACCEPTED,
-                        KDA_TENSOR_FRESH, KDA_TENSOR_INITIAL_STATE, KDA_TENSOR_FINAL_STATE,
-                        KDA_TENSOR_OUT, KDA_TENSOR_CHECKPOINTS, WORKSPACE, END},
-    [KDA_KERNEL_MMA_PREPARE] = {KDA_TENSOR_Q, KDA_TENSOR_K, KDA_TENSOR_G, KDA_TENSOR_BETA,
+    [KDA_KERNEL_ENTER] = {SCALARS, KDA_TENSOR_STATE_INDEX, KDA_TENSOR_ACCEPTED, KDA_TENSOR_FRESH,
+                          KDA_TENSOR_INITIAL_STATE, WORKSPACE, END},
+    [KDA_KERNEL_EMIT] = {SCALARS, KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX,
+                         KDA_TENSOR_WRITE_INDEX, KDA_TENSOR_ACCEPTED, KDA_TENSOR_FINAL_STATE,
+                         KDA_TENSOR_OUT, KDA_TENSOR_CHECKPOINTS, WORKSPACE, END},
+    [KDA_KERNEL_MMA] = {SCALARS, KDA_TENSOR_Q, KDA_TENSOR_K, KDA_TENSOR_V, KDA_TENSOR_G,
+                        KDA_TENSOR_BETA, KDA_TENSOR_A_LOG, KDA_TENSOR_DT_BIAS,
+                        KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX, KDA_TENSOR_WRITE_INDEX,
+                        KDA_TENSOR_ACCEPTED, KDA_TENSOR_FRESH, KDA_TENSOR_INITIAL_STATE,
+                        KDA_TENSOR_FINAL_STATE, KDA_TENSOR_OUT, KDA_TENSOR_CHECKPOINTS, WORKSPACE,
+                        END},
+    [KDA_KERNEL_MMA_PREPARE] = {SCALARS, KDA_TENSOR_Q, KDA_TENSOR_K, KDA_TENSOR_G, KDA_TENSOR_BETA,
                                 KDA_TENSOR_A_LOG, KDA_TENSOR_DT_BIAS, KDA_TENSOR_CU_SEQLENS,
                                 WORKSPACE, END},
-    [KDA_KERNEL_MMA_SCAN] = {KDA_TENSOR_V, KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX,
+    [KDA_KERNEL_MMA_SCAN] = {SCALARS, KDA_TENSOR_V, KDA_TENSOR_CU_SEQLENS, KDA_TENSOR_STATE_INDEX,
                              KDA_TENSOR_WRITE_INDEX, KDA_TENSOR_ACCEPTED, KDA_TENSOR_FRESH,
                              KDA_TENSOR_INITIAL_STATE, KDA_TENSOR_FINAL_STATE, KDA_TENSOR_OUT,
                              KDA_TENSOR_CHECKPOINTS, WORKSPACE, END},
@@ -79,114 +83,16 @@ static void chain_on(const kda_plan *plan, struct chain *chain, const char *kern
     chain->wait = chain->out_of_order ? &chain->last : NULL;
 }
 
-static struct kda_layout layout(const struct kda_tensor *t)
+/* In the form in which a kernel takes them. */
+static cl_int set_scalars(const kda_plan *plan, enum kda_kernel_id id, cl_uint index,
+                          const struct kda_call_args *args)
 {
-    return (struct kda_layout){(kda_i64)(t->offset / t->element), t->token_stride, t->head_stride};
-}
-
-static kda_i64 elements(const struct kda_tensor *t)
-{
-    return (kda_i64)(t->offset / t->element);
-}
-
-/* Whether every row of a state tensor starts on a multiple of four elements. Buffers themselves
- * are aligned to the largest type (OpenCL 1.2, 5.2.1), sub-buffers to the device's base address
- * alignment. */
-static bool wide(const struct kda_problem *p, const struct kda_tensor *t)
-{
-    int32_t contiguous = p->state_layout == KDA_STATE_KV ? p->value_dim : p->key_dim;
-    return !kda_present(t) || (contiguous % 4 == 0 && t->offset % (4 * t->element) == 0 &&
-                               t->token_stride % 4 == 0 && t->head_stride % 4 == 0);
-}
-
-/* Whether every row of a tensor starts on a multiple of 16 bytes. */
-static bool wide_rows(const struct kda_tensor *t)
-{
-    const int64_t size = (int64_t)t->element;
-    return !kda_present(t) || (t->offset % 16 == 0 && t->token_stride * size % 16 == 0 &&
-                               t->head_stride * size % 16 == 0);
-}
-
-static kda_i32 presence(const kda_problem *p, const struct kda_run *r)
-{
-    const struct kda_tensor *t = r->tensor;
-    kda_i32 has = 0;
-    has |= kda_present(t + KDA_TENSOR_BETA) ? KDA_HAS_BETA : 0;
-    has |= kda_present(t + KDA_TENSOR_A_LOG) ? KDA_HAS_A_LOG : 0;
-    has |= kda_present(t + KDA_TENSOR_DT_BIAS) ? KDA_HAS_DT_BIAS : 0;
-    has |= kda_present(t + KDA_TENSOR_CU_SEQLENS) ? KDA_HAS_CU_SEQLENS : 0;
-    has |= r->cu_seqlens_i64 ? KDA_HAS_CU_SEQLENS_I64 : 0;
-    has |= kda_present(t + KDA_TENSOR_STATE_INDEX) ? KDA_HAS_STATE_INDEX : 0;
-    has |= r->state_index_i64 ? KDA_HAS_STATE_INDEX_I64 : 0;
-    has |= kda_present(t + KDA_TENSOR_ACCEPTED) ? KDA_HAS_ACCEPTED : 0;
-    has |= kda_present(t + KDA_TENSOR_FRESH) ? KDA_HAS_FRESH : 0;
-    has |= kda_present(t + KDA_TENSOR_INITIAL_STATE) ? KDA_HAS_INITIAL_STATE : 0;
-    has |= kda_present(t + KDA_TENSOR_FINAL_STATE) ? KDA_HAS_FINAL_STATE : 0;
-    has |= kda_present(t + KDA_TENSOR_CHECKPOINTS) ? KDA_HAS_CHECKPOINTS : 0;
-    if (wide(p, t + KDA_TENSOR_INITIAL_STATE) && wide(p, t + KDA_TENSOR_FINAL_STATE) &&
-        wide(p, t + KDA_TENSOR_CHECKPOINTS))
-        has |= KDA_HAS_WIDE_STATES;
-    if (wide_rows(t + KDA_TENSOR_Q) && wide_rows(t + KDA_TENSOR_K) && wide_rows(t + KDA_TENSOR_V) &&
-        ((p->flags & KDA_GATE_PER_HEAD) || wide_rows(t + KDA_TENSOR_G)) &&
-        wide_rows(t + KDA_TENSOR_OUT))
-        has |= KDA_HAS_WIDE_ROWS;
-    return has;
-}
-
-/* The longest sequence that goes token by token: any, if no chunks are launched. */
-static int32_t step_limit(const struct kda_config *c, const struct kda_run *r)
-{
-    return r->max_length <= c->step_limit || r->columns > 1 ? INT32_MAX : c->step_limit;
-}
-
-/* What cl/common.cl's heads_in multiplies and shifts by. */
-static void divide_by(int32_t divisor, kda_i32 *factor, kda_i32 *shift)
-{
-    *shift = 0;
-    while (INT64_C(1) << *shift < divisor)
-        ++*shift;
-    const uint64_t excess = (UINT64_C(1) << *shift) - (uint64_t)divisor;
-    *factor = (kda_i32)(uint32_t)((excess << 32) / (uint64_t)divisor + 1);
-}
-
-static struct kda_call_args call_args(const kda_problem *p, const struct kda_config *c,
-                                      const struct kda_run *r)
-{
-    const struct kda_tensor *t = r->tensor;
-    struct kda_call_args args = {
-        .q = layout(t + KDA_TENSOR_Q),
-        .k = layout(t + KDA_TENSOR_K),
-        .v = layout(t + KDA_TENSOR_V),
-        .g = layout(t + KDA_TENSOR_G),
-        .beta = layout(t + KDA_TENSOR_BETA),
-        .out = layout(t + KDA_TENSOR_OUT),
-        .initial_state = layout(t + KDA_TENSOR_INITIAL_STATE),
-        .final_state = layout(t + KDA_TENSOR_FINAL_STATE),
-        .checkpoints = layout(t + KDA_TENSOR_CHECKPOINTS),
-        .a_log = elements(t + KDA_TENSOR_A_LOG),
-        .dt_bias = elements(t + KDA_TENSOR_DT_BIAS),
-        .cu_seqlens = elements(t + KDA_TENSOR_CU_SEQLENS),
-        .state_index = elements(t + KDA_TENSOR_STATE_INDEX),
-        .write_index = elements(t + KDA_TENSOR_WRITE_INDEX),
-        .accepted = elements(t + KDA_TENSOR_ACCEPTED),
-        .fresh = elements(t + KDA_TENSOR_FRESH),
-        .tokens = r->tokens,
-        .sequences = r->sequences,
-        .sequence_tokens = r->tokens / r->sequences,
-        .slots = r->slots,
-        .head_divisor = p->head_map == KDA_HEADS_MODULO ? p->heads : p->value_heads / p->heads,
-        .value_heads = p->value_heads,
-        .value_dim = p->value_dim,
-        .checkpoint_every = (kda_i32)p->checkpoint_every,
-        .index_columns = r->columns,
-        .has = presence(p, r),
-        .scale = p->scale,
-        .gate_bound = p->gate_bound,
-        .step_limit = step_limit(c, r),
-        .padded_v = c->padded_v,
-    };
-    divide_by(p->value_heads, &args.by_heads, &args.by_heads_shift);
-    return args;
+    cl_kernel kernel = ((const struct kda_launch *)plan->backend)->kernel[id];
+    struct kda_few_args few;
+    if (id != KDA_KERNEL_STEP_FEW)
+        return clSetKernelArg(kernel, index, sizeof *args, args);
+    kda_few_args(&plan->problem, args, &few);
+    return clSetKernelArg(kernel, index, sizeof few, &few);
 }
 
 static kda_status launch_range(const kda_plan *plan, struct chain *chain, enum kda_kernel_id id,
@@ -195,12 +101,13 @@ static kda_status launch_range(const kda_plan *plan, struct chain *chain, enum k
 {
     const struct kda_launch *l = plan->backend;
     cl_kernel kernel = l->kernel[id];
-    const signed char *list = buffers[id];
-    cl_int err = clSetKernelArg(kernel, 0, sizeof *args, args);
+    const signed char *list = parameters[id];
+    cl_int err = CL_SUCCESS;
     for (cl_uint i = 0; !err && list[i] != END; i++) {
         int buffer = list[i];
         const cl_mem *mem = buffer == WORKSPACE ? &run->workspace.mem : &run->tensor[buffer].mem;
-        err = clSetKernelArg(kernel, i + 1, sizeof *mem, mem);
+        err = buffer == SCALARS ? set_scalars(plan, id, i, args)
+                                : clSetKernelArg(kernel, i, sizeof *mem, mem);
     }
     kda_status st = kda_cl_check(plan->ctx, err, "clSetKernelArg");
     if (st)
@@ -330,7 +237,7 @@ static struct kda_call_args call_args_of(const kda_plan *plan, const struct kda_
 {
     const struct kda_launch *l = plan->backend;
     const struct kda_workspace *w = &l->workspace;
-    struct kda_call_args args = call_args(&plan->problem, &l->config, run);
+    struct kda_call_args args = kda_call_args(&plan->problem, &l->config, run);
     int64_t base = (int64_t)(run->workspace.offset / sizeof(float));
     args.table = base + w->table;
     args.progress = base + w->progress;
@@ -343,14 +250,20 @@ static struct kda_call_args call_args_of(const kda_plan *plan, const struct kda_
     return args;
 }
 
-/* What takes sequences token by token: by how state rows lie, then by how long sequences are. */
-static enum kda_kernel_id step_kernel(const struct kda_launch *l, const struct kda_run *run,
+/* What takes sequences token by token: by how state rows lie, how long sequences are, and what else
+ * the call has. */
+static enum kda_kernel_id step_kernel(const kda_plan *plan, const struct kda_run *run,
                                       const struct kda_call_args *args)
 {
+    const struct kda_launch *l = plan->backend;
+    struct kda_few_args few;
     if (l->kernel[KDA_KERNEL_STEP_NARROW] && !(args->has & KDA_HAS_WIDE_STATES))
         return KDA_KERNEL_STEP_NARROW;
-    return l->kernel[KDA_KERNEL_STEP_ONE] && run->max_length <= 1 ? KDA_KERNEL_STEP_ONE
-                                                                  : KDA_KERNEL_STEP;
+    if (run->max_length > 1)
+        return KDA_KERNEL_STEP;
+    if (l->kernel[KDA_KERNEL_STEP_FEW] && kda_few_args(&plan->problem, args, &few))
+        return KDA_KERNEL_STEP_FEW;
+    return l->kernel[KDA_KERNEL_STEP_ONE] ? KDA_KERNEL_STEP_ONE : KDA_KERNEL_STEP;
 }
 
 /* What the host knows of a call: whether any sequence may go token by token, and how many chunks
@@ -364,7 +277,7 @@ static struct extent extent_of(const struct kda_config *c, const struct kda_run 
 {
     bool ragged = kda_present(&run->tensor[KDA_TENSOR_CU_SEQLENS]);
     bool skips = kda_present(&run->tensor[KDA_TENSOR_STATE_INDEX]);
-    if (run->max_length <= step_limit(c, run))
+    if (run->max_length <= kda_step_limit(c, run))
         return (struct extent){.steps = true};
     if (ragged)
         return (struct extent){true, kda_workspace_chunks(c, run->tokens, run->sequences)};
@@ -477,7 +390,7 @@ kda_status kda_launch_run(kda_plan *plan, cl_command_queue queue, const struct k
         return st;
     struct extent extent = extent_of(c, run);
     pthread_mutex_lock(&l->lock);
-    enum kda_kernel_id step = step_kernel(l, run, &args);
+    enum kda_kernel_id step = step_kernel(plan, run, &args);
     if (extent.steps)
         st = launch(plan, &chain, step, run, &args, kda_config_items(c, step),
                     kda_config_step_groups(&plan->problem, c, run->sequences),

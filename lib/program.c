@@ -260,9 +260,10 @@ static kda_status make_kernel(kda_context *ctx, struct request *r, const char *n
 static const struct {
     const char *name, *source[SOURCES - 3];
 } stages[KDA_STAGES] = {
-    [KDA_STAGE_STEP] = {"kda_step", {state_cl, step_cl}},
-    [KDA_STAGE_STEP_NARROW] = {"kda_step (narrow)", {state_cl, step_cl}},
-    [KDA_STAGE_STEP_ONE] = {"kda_step (one token)", {state_cl, step_cl}},
+    [KDA_STAGE_STEP] = {"kda_step", {state_cl, sums_cl, step_cl}},
+    [KDA_STAGE_STEP_NARROW] = {"kda_step (narrow)", {state_cl, sums_cl, step_cl}},
+    [KDA_STAGE_STEP_ONE] = {"kda_step (one token)", {state_cl, sums_cl, step_cl}},
+    [KDA_STAGE_STEP_FEW] = {"kda_step (one token, few groups)", {state_cl, sums_cl, few_cl}},
     [KDA_STAGE_TABLE] = {"kda_table", {table_cl}},
     [KDA_STAGE_PREPARE] = {"kda_prepare", {lanes_cl, chunk_cl, slab_cl, triangle_cl, prepare_cl}},
     [KDA_STAGE_SCAN] = {"kda_scan", {unit_cl, scan_cl}},
@@ -281,12 +282,12 @@ static struct request request_of(const kda_problem *p, const struct kda_config *
     char *const options = r.options;
     memcpy(r.source + 3, stages[stage].source, sizeof stages[stage].source);
     format_options(p, c, options, sizeof r.options);
-    if (stage == KDA_STAGE_STEP && !c->compact)
+    if ((stage == KDA_STAGE_STEP && !c->compact) || stage == KDA_STAGE_STEP_FEW)
         strcat(options, " -DKDA_WIDE=1");
     if (stage == KDA_STAGE_STEP_ONE)
         strcat(options, " -DKDA_WIDE=1 -DKDA_ONE=1");
     /* 512 items of kda_step on a multiprocessor. */
-    if (stage <= KDA_STAGE_STEP_ONE && c->path == KDA_PATH_PTX)
+    if (stage <= KDA_STAGE_STEP_FEW && c->path == KDA_PATH_PTX)
         strcat(options, " -cl-nv-maxrregcount=128");
     if (stage == KDA_STAGE_STEP_NARROW)
         strcat(options, " -DKDA_WIDE=0");

@@ -329,15 +329,17 @@ START_TEST(test_no_work_group)
 }
 END_TEST
 
-/* The compiler gives kda_step other sub-groups than it gave the probe. */
+/* The compiler gives kda_step other sub-groups than it gave the probe. So many sequences, since the
+ * program for few exchanges lanes however short sums are, which PoCL cannot compile. */
 START_TEST(test_other_sub_groups)
 {
     char text[256];
     int warned;
     play.extensions = "cl_intel_subgroups";
     play.sub_group = 16;
-    ck_assert_int_eq(
-        plan_of(PROBLEM(.schedule = KDA_SCHEDULE_RECURRENT), text, sizeof text, &warned), KDA_OK);
+    ck_assert_int_eq(plan_of(PROBLEM(.max_sequences = 4096, .schedule = KDA_SCHEDULE_RECURRENT),
+                             text, sizeof text, &warned),
+                     KDA_OK);
     ck_assert_msg(strstr(text, "path=local"), "%s", text);
     ck_assert_int_eq(warned, 1);
 }

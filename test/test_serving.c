@@ -169,17 +169,21 @@ END_TEST
 /* Device memory may hold anything; the host refuses it. */
 START_TEST(test_indices_out_of_range)
 {
+    static const char drafts[] = "H=2 K=16 V=8 lengths=2,2,1 index=0,0,1,1,5,5 write=0,2,1,3,4,-1 "
+                                 "accepted=1,1,2 columns=2";
+    static const char tokens[] = "H=2 K=64 V=64 lengths=1x4 index=0,1,5,3 write=0,2,4,3";
     static const struct {
+        const char *text;
         int id, at;
         double value;
     } wrong[] = {
-        {STATE_INDEX, 2, 6}, {STATE_INDEX, 2, 2147483647},
-        {WRITE_INDEX, 2, 6}, {WRITE_INDEX, 3, 1e9},
-        {ACCEPTED, 1, 3},    {ACCEPTED, 1, 2147483647},
+        {drafts, STATE_INDEX, 2, 6}, {drafts, STATE_INDEX, 2, 2147483647},
+        {drafts, WRITE_INDEX, 2, 6}, {drafts, WRITE_INDEX, 3, 1e9},
+        {drafts, ACCEPTED, 1, 3},    {drafts, ACCEPTED, 1, 2147483647},
+        {tokens, STATE_INDEX, 2, 6}, {tokens, STATE_INDEX, 0, 2147483647},
+        {tokens, WRITE_INDEX, 2, 6}, {tokens, WRITE_INDEX, 3, 1e9},
     };
-    struct call *call =
-        make(TABLES "H=2 K=16 V=8 lengths=2,2,1 index=0,0,1,1,5,5 write=0,2,1,3,4,-1 "
-                    "accepted=1,1,2 columns=2 slots=6 state=normal in_place=1");
+    struct call *call = make(TABLES "%s slots=6 state=normal in_place=1", wrong[_i].text);
     struct call *before = copy(call);
     kda_plan *plan = plan_for(call);
     tensor_set(&call->tensor[wrong[_i].id], wrong[_i].at, wrong[_i].value);
@@ -214,6 +218,33 @@ START_TEST(test_max_length_changes_no_result)
 }
 END_TEST
 
+/* One token each, which may have a kernel of its own, is what a call with cu_seqlens says too. */
+START_TEST(test_single_tokens_however_told)
+{
+    static const char *const calls[] = {
+        "H=4 K=128 V=128 dtype=bf16 gate=bounded a_log=rate dt_bias=normal activation=sigmoid "
+        "norm=1",
+        "H=2 HV=4 K=64 V=100 dtype=f16 state_dtype=f16 gate=softplus per_head=1 a_log=rate "
+        "dt_bias=normal norm=1 lengths=1x3",
+        "H=2 HV=6 K=64 V=64 dtype=bf16 g_dtype=f32 state_dtype=bf16 activation=sigmoid2 map=modulo "
+        "norm=1 lengths=1x5 max_sequences=8 scale=0.5",
+        "K=128 V=36 gate=none rule=additive lengths=1x2 in_place=1 pad=4,8,12 order=heads",
+        "H=3 K=100 V=44 dtype=bf16 out_dtype=f32 pad=4,8,12 per_head=1",
+        "H=2 K=256 V=64 layout=vk dtype=f16 norm=1 lengths=1x2",
+        "H=2 K=64 V=64 pad=1,3,5 lengths=1x2",
+        "H=2 HV=4 K=128 V=64 lengths=1x4 index=2,-1,0,4 write=1,2,-1,4 slots=5 index_type=i64",
+        "H=2 K=64 V=96 dtype=bf16 lengths=1x3 index=3,0,1 in_place=1 slots=4 max_sequences=9",
+        "K=64 V=64 lengths=1x2 columns=2 index=0,2,1,3 write=4,5,-1,0 slots=6",
+    };
+    struct call *call = make("state=normal %s", calls[_i]);
+    struct call *told = make("%s cu=i32 max_length=1", call->text);
+    kda_plan *plan = plan_for(call);
+    run_plan(plan, call);
+    run_plan(plan, told);
+    same_results(told, call);
+}
+END_TEST
+
 TCase *tcase_serving(void)
 {
     TCase *tcase = tcase_create("serving");
@@ -228,7 +259,8 @@ TCase *tcase_serving(void)
     tcase_add_test(tcase, test_rollback_of_a_whole_step);
     tcase_add_loop_test(tcase, test_resumption_after_some_tokens, 0, 3);
     tcase_add_test(tcase, test_two_sequences_resume_from_one_slot);
-    tcase_add_loop_test(tcase, test_indices_out_of_range, 0, 6);
+    tcase_add_loop_test(tcase, test_indices_out_of_range, 0, 10);
     tcase_add_test(tcase, test_max_length_changes_no_result);
+    tcase_add_loop_test(tcase, test_single_tokens_however_told, 0, 10);
     return tcase;
 }
