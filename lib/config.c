@@ -45,7 +45,8 @@ static void choose_cpu(const kda_problem *p, struct kda_config *c)
 
 /* A GPU: 16 rows by 4 columns of state in registers and 64 columns a work-group, which reads 256
  * contiguous bytes of each state row. With few sequences and heads half the columns: more
- * work-groups, and half the time of a token. Where rows are contiguous, all of them lie side by side: 8 rows of 8 columns,
+ * work-groups, and half the time of a token. On NVIDIA these are 8 items of 4 columns by 8 rows,
+ * elsewhere 16 of 2. Where rows are contiguous, all of them lie side by side: 8 rows of 8 columns,
  * 16 such groups. Where sub-groups exchange lanes, which is Intel, a lane has 128 registers at
  * best, and ocloc (22.43) moves the whole state to memory rather than to spill some: 2 columns.
  *
@@ -65,23 +66,29 @@ static void choose_cpu(const kda_problem *p, struct kda_config *c)
  * Single tokens above an empty kernel, by cl/few.cl but for the first row; * slots of a pool:
  *     rows x columns, groups x items    1       1 *     4       1, 96 heads
  *     16 x 2, 8 x 16, cl/step.cl        2.42    2.68    4.64    3.98
- *     16 x 2, 8 x 16                    1.97    2.01    4.29    3.58 */
+ *     16 x 2, 8 x 16                    1.97    2.01    4.29    3.58
+ *      8 x 4, 16 x 8                    1.89    1.97    3.98    3.38 */
 static void choose_gpu(const struct kda_device *d, const kda_problem *p, struct kda_config *c)
 {
     const bool rows_contiguous =
         p->state_layout == KDA_STATE_VK && c->path == KDA_PATH_PTX && p->value_dim >= 8;
     c->vec = rows_contiguous ? 8 : 4;
     c->cols = rows_contiguous ? 4 : 16;
+    int32_t rows = rows_contiguous ? 8 : 16;
     const bool few = kda_config_step_groups(p, c, p->max_sequences) < 2 * (int64_t)d->compute_units;
-    if (!rows_contiguous && (few || d->path == KDA_PATH_SUB_GROUPS))
+    if (few && !rows_contiguous && c->path == KDA_PATH_PTX) {
+        c->cols = 8;
+        rows = 8;
+    } else if (!rows_contiguous && (few || d->path == KDA_PATH_SUB_GROUPS)) {
         c->vec = 2;
+    }
     c->few = few;
     if (p->value_dim < c->vec)
         c->vec = 1;
     const int32_t most = power_of_two_up(ceil_div(p->value_dim, c->vec));
     if (c->cols > most)
         c->cols = most;
-    c->groups = power_of_two_up(ceil_div(p->key_dim, rows_contiguous ? 8 : 16));
+    c->groups = power_of_two_up(ceil_div(p->key_dim, rows));
 }
 
 /* Bytes of local memory that cl/step.cl declares. */
