@@ -415,8 +415,8 @@ typedef struct kda_args {
     /* The state after every n = checkpoint_every tokens of a sequence, counted from its own start.
      * The j-th of the sequence that starts at token s is number s / n + j - 1 (rounding down), so
      * that [T / n] states always suffice and nobody counts the sequences before; numbers that
-     * belong to no checkpoint are not written. A sequence resumed from a checkpoint continues bit
-     * for bit. */
+     * belong to no checkpoint are not written, and a skipped sequence has none. A sequence resumed
+     * from a checkpoint continues bit for bit. */
     kda_output checkpoints;
 
     /* kda_enqueue: at least kda_plan_workspace(plan) bytes, for this call alone until it has
@@ -475,10 +475,12 @@ KDA_API kda_status kda_enqueue(kda_plan *plan, cl_command_queue queue, const kda
                                cl_uint num_wait, const cl_event *wait, cl_event *event);
 
 /* Runs on tensors in host memory, on any backend, and returns when the outputs are written. An
- * OpenCL plan allocates device memory and copies. Only tensor elements are written: gaps between
- * strided rows keep their contents. What kda_enqueue can't see is checked: cu_seqlens must obey
- * its rule and max_length, indices their rules, accepted must be at most index_columns, and with
- * KDA_GATE_LOG every g must be <= 0 (NaN is not): else INVALID. Nothing is written then. */
+ * OpenCL plan allocates device memory for all of the tensors and copies what is read and written.
+ * Nothing else is touched: gaps between strided rows, slots of pools that the call does not name
+ * and numbers without a checkpoint may be in use elsewhere. What kda_enqueue can't see is checked:
+ * cu_seqlens must obey its rule and max_length, indices their rules, accepted must be at most
+ * index_columns, and with KDA_GATE_LOG every g, a skipped sequence's too, must be <= 0 (NaN is
+ * not): else INVALID. Nothing is written then. */
 KDA_API kda_status kda_execute(kda_plan *plan, const kda_args *args);
 
 /* ---- Misc ------------------------------------------------------------------------------- */

@@ -169,6 +169,11 @@ struct kda_sequence kda_run_sequence(const struct kda_run *run, int64_t n);
 int64_t kda_run_stored(const struct kda_run *run, int64_t length);
 int64_t kda_run_write_slot(const struct kda_run *run, int64_t n, int64_t column);
 
+/* How many rows of a tensor of states (initial_state, final_state, checkpoints) the call reads or
+ * writes, and unless `rows` is NULL, which; every: kda_problem.checkpoint_every. */
+int64_t kda_run_rows(const struct kda_run *run, enum kda_tensor_id id, int64_t every,
+                     int64_t *rows);
+
 /* The rules for what those tensors of integers contain that have host memory; max_length becomes
  * exact. */
 kda_status kda_run_check_sequences(const kda_context *ctx, struct kda_run *run);
@@ -552,11 +557,12 @@ kda_status kda_known_answer(const kda_plan *plan, bool *right);
 kda_status kda_launch_run(kda_plan *plan, cl_command_queue queue, const struct kda_run *run,
                           cl_uint num_wait, const cl_event *wait, cl_event *event);
 
-/* Copies a call's host tensors into buffers of their own and points `on_device` at them;
- * after the work, copies the outputs back. release frees the buffers, also after a failure. */
-kda_status kda_staging_upload(const kda_context *ctx, const struct kda_run *run,
+/* Copies what a call reads of host tensors into buffers of their own and points `on_device` at
+ * them; after the work, copies what it wrote back. release frees the buffers, also after a failure.
+ */
+kda_status kda_staging_upload(const kda_plan *plan, const struct kda_run *run,
                               struct kda_run *on_device);
-kda_status kda_staging_download(const kda_context *ctx, const struct kda_run *run,
+kda_status kda_staging_download(const kda_plan *plan, const struct kda_run *run,
                                 const struct kda_run *on_device);
 void kda_staging_release(struct kda_run *on_device);
 

@@ -227,7 +227,7 @@ static kda_status execute(kda_plan *plan, const struct kda_run *run)
 {
     const kda_context *ctx = plan->ctx;
     struct kda_run on_device;
-    kda_status st = kda_staging_upload(ctx, run, &on_device);
+    kda_status st = kda_staging_upload(plan, run, &on_device);
     if (!st && plan->workspace) {
         cl_int err;
         on_device.workspace.mem =
@@ -239,7 +239,7 @@ static kda_status execute(kda_plan *plan, const struct kda_run *run)
     if (!st)
         st = kda_cl_check(ctx, clFinish(ctx->device->queue), "clFinish");
     if (!st)
-        st = kda_staging_download(ctx, run, &on_device);
+        st = kda_staging_download(plan, run, &on_device);
     kda_staging_release(&on_device);
     return st;
 }

@@ -54,6 +54,48 @@ int64_t kda_run_stored(const struct kda_run *r, int64_t length)
     return length < r->columns ? length : r->columns;
 }
 
+/* Slots of a row of write_index that sequence n uses: an empty one stores what it began with. */
+static int64_t columns_used(const struct kda_run *r, int64_t n)
+{
+    int64_t stored = kda_run_stored(r, kda_run_sequence(r, n).length);
+    return stored ? stored : 1;
+}
+
+/* The rows of a tensor of states that sequence n, which is not skipped, reads or writes: how many,
+ * and unless `rows` is NULL, which. */
+static int64_t rows_of_sequence(const struct kda_run *r, enum kda_tensor_id id, int64_t every,
+                                int64_t n, int64_t *rows)
+{
+    const struct kda_sequence s = kda_run_sequence(r, n);
+    int64_t count = 0;
+    if (id == KDA_TENSOR_INITIAL_STATE && !s.fresh) {
+        if (rows)
+            rows[count] = s.slot;
+        count++;
+    }
+    for (int64_t c = 0; id == KDA_TENSOR_FINAL_STATE && c < columns_used(r, n); c++) {
+        const int64_t slot = kda_run_write_slot(r, n, c);
+        if (slot < 0)
+            continue;
+        if (rows)
+            rows[count] = slot;
+        count++;
+    }
+    for (int64_t c = 0; id == KDA_TENSOR_CHECKPOINTS && c < s.length / every; c++, count++)
+        if (rows)
+            rows[count] = s.begin / every + c;
+    return count;
+}
+
+int64_t kda_run_rows(const struct kda_run *r, enum kda_tensor_id id, int64_t every, int64_t *rows)
+{
+    int64_t count = 0;
+    for (int64_t n = 0; n < r->sequences; n++)
+        if (kda_run_sequence(r, n).slot >= 0)
+            count += rows_of_sequence(r, id, every, n, rows ? rows + count : NULL);
+    return count;
+}
+
 static kda_status check_offsets(const kda_context *ctx, struct kda_run *r)
 {
     const struct kda_tensor *cu = &r->tensor[KDA_TENSOR_CU_SEQLENS];
@@ -77,13 +119,6 @@ static kda_status check_offsets(const kda_context *ctx, struct kda_run *r)
                 (long long)r->max_length, (long long)longest);
     r->max_length = longest;
     return KDA_OK;
-}
-
-/* Slots of a row of write_index that sequence n uses. */
-static int64_t columns_used(const struct kda_run *r, int64_t n)
-{
-    int64_t stored = kda_run_stored(r, kda_run_sequence(r, n).length);
-    return stored ? stored : 1;
 }
 
 /* Marks the slots that sequence n writes. */

@@ -1,5 +1,6 @@
 /* kda_execute on an OpenCL device: host tensors into buffers of their own, packed, and back. Only
- * elements of a tensor travel, so gaps between strided rows keep their contents.
+ * what the call reads or writes travels: no gaps between strided rows, of pools the slots that it
+ * names, of checkpoints the numbers that it has. So the rest may be anybody's, at work elsewhere.
  *
  * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
@@ -7,77 +8,115 @@
 
 #include "internal.h"
 
-static size_t packed_bytes(const struct kda_tensor *t)
+/* The rows of a tensor that travel. */
+struct rows {
+    int64_t *number; /* NULL: all, in order */
+    int64_t count;
+};
+
+static int64_t row_number(const struct rows *rows, int64_t i)
 {
-    return (size_t)(t->rows * t->heads * t->inner) * t->element;
+    return rows->number ? rows->number[i] : i;
 }
 
-/* Copies every row between a strided host tensor and packed memory. */
-static void copy_rows(const struct kda_tensor *t, char *packed, bool to_packed)
+static size_t row_bytes(const struct kda_tensor *t)
+{
+    return (size_t)(t->heads * t->inner) * t->element;
+}
+
+static kda_status list_rows(const kda_plan *plan, const struct kda_run *run, enum kda_tensor_id id,
+                            struct rows *rows)
+{
+    const int64_t every = plan->problem.checkpoint_every;
+    *rows = (struct rows){.count = run->tensor[id].rows};
+    if (id != KDA_TENSOR_INITIAL_STATE && id != KDA_TENSOR_FINAL_STATE &&
+        id != KDA_TENSOR_CHECKPOINTS)
+        return KDA_OK;
+    rows->count = kda_run_rows(run, id, every, NULL);
+    const size_t bytes = (size_t)(rows->count + 1) * sizeof *rows->number;
+    rows->number = malloc(bytes);
+    if (!rows->number)
+        return kda_no_memory(plan->ctx, run->tensor[id].name, bytes);
+    kda_run_rows(run, id, every, rows->number);
+    return KDA_OK;
+}
+
+/* Copies rows between a strided host tensor and packed memory. */
+static void copy_rows(const struct kda_tensor *t, const struct rows *rows, char *packed,
+                      bool to_packed)
 {
     size_t bytes = (size_t)t->inner * t->element;
-    for (int64_t row = 0; row < t->rows; row++) {
+    for (int64_t i = 0; i < rows->count; i++) {
         for (int64_t head = 0; head < t->heads; head++, packed += bytes) {
-            if (to_packed)
-                memcpy(packed, kda_row(t, row, head), bytes);
-            else
-                memcpy(kda_row(t, row, head), packed, bytes);
+            char *const row = kda_row(t, row_number(rows, i), head);
+            memcpy(to_packed ? packed : row, to_packed ? row : packed, bytes);
         }
     }
 }
 
-static kda_status upload(const kda_context *ctx, const struct kda_tensor *t, cl_mem mem)
+/* One transfer for rows that follow each other, to the device or back. packed: memory for them, or
+ * NULL where the host's rows are packed themselves. */
+static kda_status transfer(const kda_context *ctx, const struct kda_tensor *t,
+                           const struct rows *rows, char *packed, cl_mem mem, bool to_device)
 {
-    size_t bytes = packed_bytes(t);
-    char *packed = kda_tensor_packed(t) ? kda_row(t, 0, 0) : malloc(bytes);
-    if (!packed)
-        return kda_no_memory(ctx, t->name, bytes);
-    if (!kda_tensor_packed(t))
-        copy_rows(t, packed, true);
-    kda_status st = kda_cl_check(
-        ctx,
-        clEnqueueWriteBuffer(ctx->device->queue, mem, CL_TRUE, 0, bytes, packed, 0, NULL, NULL),
-        "clEnqueueWriteBuffer");
-    if (!kda_tensor_packed(t))
-        free(packed);
-    return st;
-}
-
-static kda_status download(const kda_context *ctx, const struct kda_tensor *t, cl_mem mem)
-{
-    size_t bytes = packed_bytes(t);
-    char *packed = kda_tensor_packed(t) ? kda_row(t, 0, 0) : malloc(bytes);
-    if (!packed)
-        return kda_no_memory(ctx, t->name, bytes);
-    kda_status st = kda_cl_check(
-        ctx, clEnqueueReadBuffer(ctx->device->queue, mem, CL_TRUE, 0, bytes, packed, 0, NULL, NULL),
-        "clEnqueueReadBuffer");
-    if (!kda_tensor_packed(t)) {
-        if (!st)
-            copy_rows(t, packed, false);
-        free(packed);
+    const size_t row = row_bytes(t);
+    kda_status st = KDA_OK;
+    for (int64_t i = 0, n; !st && i < rows->count; i += n) {
+        const int64_t first = row_number(rows, i);
+        for (n = 1; i + n < rows->count && row_number(rows, i + n) == first + n; n++) {
+        }
+        char *const host = packed ? packed + (size_t)i * row : kda_row(t, first, 0);
+        const size_t at = (size_t)first * row, bytes = (size_t)n * row;
+        if (to_device)
+            st = kda_cl_check(ctx,
+                              clEnqueueWriteBuffer(ctx->device->queue, mem, CL_TRUE, at, bytes,
+                                                   host, 0, NULL, NULL),
+                              "clEnqueueWriteBuffer");
+        else
+            st = kda_cl_check(ctx,
+                              clEnqueueReadBuffer(ctx->device->queue, mem, CL_TRUE, at, bytes, host,
+                                                  0, NULL, NULL),
+                              "clEnqueueReadBuffer");
     }
     return st;
 }
 
-/* Outputs of which a call may leave elements unwritten start from what the host has there: pool
- * slots without a sequence, numbers without a checkpoint. */
-static bool keeps_contents(const struct kda_run *run, int id)
+/* The rows of a tensor that the call reads, to the device, or that it writes, back. */
+static kda_status move_rows(const kda_plan *plan, const struct kda_run *run, enum kda_tensor_id id,
+                            cl_mem mem, bool to_device)
 {
-    return id == KDA_TENSOR_CHECKPOINTS ||
-           (id == KDA_TENSOR_FINAL_STATE && kda_present(&run->tensor[KDA_TENSOR_STATE_INDEX]));
+    const struct kda_tensor *t = &run->tensor[id];
+    struct rows rows;
+    kda_status st = list_rows(plan, run, id, &rows);
+    const size_t bytes = (size_t)rows.count * row_bytes(t);
+    char *packed = NULL;
+    if (!st && bytes && !kda_tensor_packed(t)) {
+        packed = malloc(bytes);
+        if (!packed)
+            st = kda_no_memory(plan->ctx, t->name, bytes);
+        else if (to_device)
+            copy_rows(t, &rows, packed, true);
+    }
+    if (!st)
+        st = transfer(plan->ctx, t, &rows, packed, mem, to_device);
+    if (!st && packed && !to_device)
+        copy_rows(t, &rows, packed, false);
+    free(packed);
+    free(rows.number);
+    return st;
 }
 
-kda_status kda_staging_upload(const kda_context *ctx, const struct kda_run *run,
+kda_status kda_staging_upload(const kda_plan *plan, const struct kda_run *run,
                               struct kda_run *on_device)
 {
+    const kda_context *ctx = plan->ctx;
     *on_device = *run;
     for (int i = 0; i < KDA_TENSORS; i++)
         on_device->tensor[i].host = NULL;
     for (int i = 0; i < KDA_TENSORS; i++) {
         const struct kda_tensor *t = &run->tensor[i];
         struct kda_tensor *d = &on_device->tensor[i];
-        size_t bytes = packed_bytes(t);
+        size_t bytes = (size_t)t->rows * row_bytes(t);
         if (!kda_present(t) || !bytes)
             continue;
         if (bytes > ctx->device->max_alloc_bytes) {
@@ -95,23 +134,20 @@ kda_status kda_staging_upload(const kda_context *ctx, const struct kda_run *run,
         d->offset = 0;
         d->head_stride = t->inner;
         d->token_stride = t->heads * t->inner;
-        if ((!t->output || keeps_contents(run, i)) && (st = upload(ctx, t, d->mem)))
+        if (!t->output && (st = move_rows(plan, run, (enum kda_tensor_id)i, d->mem, true)))
             return st;
     }
     return KDA_OK;
 }
 
-kda_status kda_staging_download(const kda_context *ctx, const struct kda_run *run,
+kda_status kda_staging_download(const kda_plan *plan, const struct kda_run *run,
                                 const struct kda_run *on_device)
 {
-    for (int i = 0; i < KDA_TENSORS; i++) {
-        if (!run->tensor[i].output || !on_device->tensor[i].mem)
-            continue;
-        kda_status st = download(ctx, &run->tensor[i], on_device->tensor[i].mem);
-        if (st)
-            return st;
-    }
-    return KDA_OK;
+    kda_status st = KDA_OK;
+    for (int i = 0; !st && i < KDA_TENSORS; i++)
+        if (run->tensor[i].output && on_device->tensor[i].mem)
+            st = move_rows(plan, run, (enum kda_tensor_id)i, on_device->tensor[i].mem, false);
+    return st;
 }
 
 void kda_staging_release(struct kda_run *on_device)

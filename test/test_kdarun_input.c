@@ -234,7 +234,8 @@ START_TEST(test_nothing_to_check)
     sample_drop(&s, "o");
     sample_drop(&s, "final_state");
     sample_write(&s, "in");
-    check_refused(EXIT_INPUT, "in: ", "nothing to check: no tensor 'o' and no 'final_state'");
+    check_refused(EXIT_INPUT,
+                  "in: ", "nothing to check: no tensor 'o', 'final_state' or 'checkpoints'");
 }
 END_TEST
 

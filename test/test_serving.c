@@ -5,7 +5,10 @@
  * SPDX-License-Identifier: MIT */
 #include "harness.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 /* More than one column is no business of the chunkwise schedule. */
 #define TABLES "schedule=auto engine=auto "
@@ -245,6 +248,69 @@ START_TEST(test_single_tokens_however_told)
 }
 END_TEST
 
+/* Memory for states of 32 x 32, each at the beginning of a page of its own, of which one is there
+ * and the others cannot be touched. */
+struct guarded {
+    float *state;
+    size_t bytes;
+    int64_t stride;
+};
+
+static struct guarded guard(int64_t states, int64_t there)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), state = 32 * 32 * sizeof(float);
+    const size_t each = (state + page - 1) / page * page;
+    struct guarded g = {.bytes = each * (size_t)states, .stride = (int64_t)(each / sizeof(float))};
+    void *at;
+    ck_assert_int_eq(posix_memalign(&at, page, g.bytes), 0);
+    memset(at, 0, g.bytes);
+    ck_assert_int_eq(mprotect(at, g.bytes, PROT_NONE), 0);
+    ck_assert_int_eq(mprotect((char *)at + each * (size_t)there, each, PROT_READ | PROT_WRITE), 0);
+    g.state = at;
+    return g;
+}
+
+static void unguard(struct guarded g)
+{
+    ck_assert_int_eq(mprotect(g.state, g.bytes, PROT_READ | PROT_WRITE), 0);
+    free(g.state);
+}
+
+/* A sequence that reads slot 2, writes slot 5 and has checkpoint 0, and one that is skipped: nobody
+ * needs the other slots, nor checkpoint 1, which is the skipped sequence's. */
+START_TEST(test_what_a_call_does_not_name_is_not_touched)
+{
+    enum { TOKENS = 140, WIDTH = 32, FROM = 2, TO = 5, SLOTS = 8 };
+    static float x[TOKENS * WIDTH], beta[TOKENS], out[TOKENS * WIDTH];
+    static const int32_t cu[] = {0, 70, TOKENS}, from[] = {FROM, -1}, to[] = {TO, TO + 1};
+    struct guarded read = guard(SLOTS, FROM), write = guard(SLOTS, TO), at = guard(2, 0);
+    for (int i = 0; i < TOKENS * WIDTH; i++)
+        x[i] = (float)(i * 7 % 13 - 6) / 20;
+    for (int i = 0; i < TOKENS; i++)
+        beta[i] = 0.5f;
+    kda_plan *plan;
+    const kda_problem *const problem =
+        kda_problem(.heads = 1, .key_dim = WIDTH, .value_dim = WIDTH, .max_tokens = TOKENS,
+                    .max_sequences = 2, .gate = KDA_GATE_NONE, .checkpoint_every = 64,
+                    .schedule = _i ? KDA_SCHEDULE_CHUNKWISE : KDA_SCHEDULE_RECURRENT);
+    ck_assert_int_eq(kda_plan_create(&plan, device.ctx, problem), KDA_OK);
+    const kda_args *const args =
+        kda_args(.tokens = TOKENS, .sequences = 2, .q.host = x, .k.host = x, .v.host = x,
+                 .beta.host = beta, .out.host = out, .cu_seqlens.host = cu,
+                 .state_index.host = from, .write_index.host = to, .slots = SLOTS,
+                 .initial_state.host = read.state, .initial_state.token_stride = read.stride,
+                 .final_state.host = write.state, .final_state.token_stride = write.stride,
+                 .checkpoints.host = at.state, .checkpoints.token_stride = at.stride);
+    ck_assert_int_eq(kda_execute(plan, args), KDA_OK);
+    ck_assert(write.state[TO * write.stride] != 0.0f);
+    ck_assert(at.state[0] != 0.0f);
+    kda_plan_destroy(&plan);
+    unguard(read);
+    unguard(write);
+    unguard(at);
+}
+END_TEST
+
 TCase *tcase_serving(void)
 {
     TCase *tcase = tcase_create("serving");
@@ -262,5 +328,6 @@ TCase *tcase_serving(void)
     tcase_add_loop_test(tcase, test_indices_out_of_range, 0, 10);
     tcase_add_test(tcase, test_max_length_changes_no_result);
     tcase_add_loop_test(tcase, test_single_tokens_however_told, 0, 10);
+    tcase_add_loop_test(tcase, test_what_a_call_does_not_name_is_not_touched, 0, 2);
     return tcase;
 }

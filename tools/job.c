@@ -343,8 +343,12 @@ void job_close(struct job *job)
 bool job_references(struct job *job, char *error)
 {
     const unsigned types = ANY_FLOAT | 1u << ST_F64;
-    if (!st_find(job->file, "o") && !st_find(job->file, "final_state"))
-        return st_fail(error, job->path, "nothing to check: no tensor 'o' and no 'final_state'");
+    bool any = false;
+    for (int id = 0; id < JOB_OUTPUTS; ++id)
+        any |= st_find(job->file, output_names[id]) != NULL;
+    if (!any)
+        return st_fail(error, job->path,
+                       "nothing to check: no tensor 'o', 'final_state' or 'checkpoints'");
     for (int id = 0; id < JOB_OUTPUTS; ++id) {
         const struct st_tensor *t = st_find(job->file, output_names[id]);
         job->output[id].reference = t;
