@@ -104,10 +104,12 @@ static kda_status launch_range(const kda_plan *plan, struct chain *chain, enum k
     const signed char *list = parameters[id];
     cl_int err = CL_SUCCESS;
     for (cl_uint i = 0; !err && list[i] != END; i++) {
-        int buffer = list[i];
-        const cl_mem *mem = buffer == WORKSPACE ? &run->workspace.mem : &run->tensor[buffer].mem;
-        err = buffer == SCALARS ? set_scalars(plan, id, i, args)
-                                : clSetKernelArg(kernel, i, sizeof *mem, mem);
+        if (list[i] == SCALARS)
+            err = set_scalars(plan, id, i, args);
+        else if (list[i] == WORKSPACE)
+            err = clSetKernelArg(kernel, i, sizeof(cl_mem), &run->workspace.mem);
+        else
+            err = clSetKernelArg(kernel, i, sizeof(cl_mem), &run->tensor[list[i]].mem);
     }
     kda_status st = kda_cl_check(plan->ctx, err, "clSetKernelArg");
     if (st)
