@@ -1,5 +1,6 @@
 /* kda_context_params.debug: kda_enqueue sees what it can't otherwise. What device memory holds is
- * read back and held to the rules that kda_execute holds host memory to.
+ * read back and held to the rules that kda_execute holds host memory to, and a pool in place is
+ * known as such through sub-buffers.
  *
  * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
@@ -30,6 +31,24 @@ static kda_status read_back(const kda_context *ctx, cl_command_queue queue, stru
     return kda_cl_check(ctx, err, "clEnqueueReadBuffer");
 }
 
+/* Two sub-buffers may be the same memory: a state is looked for in the buffer that it is part of.
+ */
+static kda_status leave_sub_buffer(const kda_context *ctx, struct kda_tensor *t)
+{
+    cl_mem whole = NULL;
+    size_t origin = 0;
+    cl_int err = CL_SUCCESS;
+    if (t->mem)
+        err = clGetMemObjectInfo(t->mem, CL_MEM_ASSOCIATED_MEMOBJECT, sizeof whole, &whole, NULL);
+    if (!err && whole)
+        err = clGetMemObjectInfo(t->mem, CL_MEM_OFFSET, sizeof origin, &origin, NULL);
+    if (!err && whole) {
+        t->mem = whole;
+        t->offset += origin;
+    }
+    return kda_cl_check(ctx, err, "clGetMemObjectInfo");
+}
+
 kda_status kda_debug_check(const kda_plan *plan, cl_command_queue queue, const struct kda_run *run,
                            cl_uint num_wait, const cl_event *wait)
 {
@@ -42,6 +61,10 @@ kda_status kda_debug_check(const kda_plan *plan, cl_command_queue queue, const s
         if (seen.tensor[ruled[i]].mem &&
             (ruled[i] != KDA_TENSOR_G || plan->problem.gate == KDA_GATE_LOG))
             st = read_back(plan->ctx, queue, &seen.tensor[ruled[i]]);
+    if (!st)
+        st = leave_sub_buffer(plan->ctx, &seen.tensor[KDA_TENSOR_INITIAL_STATE]);
+    if (!st)
+        st = leave_sub_buffer(plan->ctx, &seen.tensor[KDA_TENSOR_FINAL_STATE]);
     if (!st)
         st = kda_run_check_contents(plan, &seen);
     for (size_t i = 0; i < KDA_COUNT_OF(ruled); i++)

@@ -174,11 +174,14 @@ int64_t kda_run_write_slot(const struct kda_run *run, int64_t n, int64_t column)
 int64_t kda_run_rows(const struct kda_run *run, enum kda_tensor_id id, int64_t every,
                      int64_t *rows);
 
+/* Whether final_state is the initial state's own memory. */
+bool kda_run_in_place(const struct kda_run *run);
+
 /* The rules for what those tensors of integers contain that have host memory; max_length becomes
  * exact. */
 kda_status kda_run_check_sequences(const kda_context *ctx, struct kda_run *run);
 
-/* All rules for what tensors in host memory contain. */
+/* All rules for what tensors in host memory contain, and for a final_state in place. */
 kda_status kda_run_check_contents(const kda_plan *plan, struct kda_run *run);
 
 /* debug.c: the same for a call whose tensors are in device memory, in buffers that hold them, once

@@ -239,12 +239,15 @@ static kda_status check_presence(const kda_plan *plan, const struct kda_run *r)
         KDA_REQUIRE(plan->ctx, !rules[i].useless || !kda_present(t),
                     "kda_args.%s must be absent with %s", t->name, rules[i].why);
     }
+    return KDA_OK;
+}
+
+static kda_status check_in_place(const kda_context *ctx, const struct kda_run *r)
+{
     const struct kda_tensor *in = &r->tensor[KDA_TENSOR_INITIAL_STATE],
                             *out = &r->tensor[KDA_TENSOR_FINAL_STATE];
-    bool same = kda_present(in) && in->mem == out->mem && in->host == out->host &&
-                in->offset == out->offset;
-    KDA_REQUIRE(plan->ctx,
-                !same ||
+    KDA_REQUIRE(ctx,
+                !kda_run_in_place(r) ||
                     (in->token_stride == out->token_stride && in->head_stride == out->head_stride),
                 "kda_args.final_state in the initial state's memory must have its strides");
     return KDA_OK;
@@ -316,7 +319,9 @@ static kda_status check_gates(const kda_plan *plan, const struct kda_run *r)
 
 kda_status kda_run_check_contents(const kda_plan *plan, struct kda_run *r)
 {
-    kda_status st = kda_run_check_sequences(plan->ctx, r);
+    kda_status st = check_in_place(plan->ctx, r);
+    if (!st)
+        st = kda_run_check_sequences(plan->ctx, r);
     return st ? st : check_gates(plan, r);
 }
 

@@ -96,6 +96,14 @@ int64_t kda_run_rows(const struct kda_run *r, enum kda_tensor_id id, int64_t eve
     return count;
 }
 
+bool kda_run_in_place(const struct kda_run *r)
+{
+    const struct kda_tensor *in = &r->tensor[KDA_TENSOR_INITIAL_STATE],
+                            *out = &r->tensor[KDA_TENSOR_FINAL_STATE];
+    return kda_present(in) && kda_present(out) && in->mem == out->mem &&
+           (uintptr_t)in->host + in->offset == (uintptr_t)out->host + out->offset;
+}
+
 static kda_status check_offsets(const kda_context *ctx, struct kda_run *r)
 {
     const struct kda_tensor *cu = &r->tensor[KDA_TENSOR_CU_SEQLENS];
@@ -157,11 +165,8 @@ static kda_status check_read(const kda_context *ctx, const struct kda_run *r, in
 static kda_status check_slots(const kda_context *ctx, const struct kda_run *r,
                               unsigned char *written)
 {
-    const struct kda_tensor *in = &r->tensor[KDA_TENSOR_INITIAL_STATE],
-                            *out = &r->tensor[KDA_TENSOR_FINAL_STATE],
-                            *accepted = &r->tensor[KDA_TENSOR_ACCEPTED];
-    const bool in_place = kda_present(in) && in->mem == out->mem &&
-                          (uintptr_t)in->host + in->offset == (uintptr_t)out->host + out->offset;
+    const struct kda_tensor *accepted = &r->tensor[KDA_TENSOR_ACCEPTED];
+    const bool stored = kda_present(&r->tensor[KDA_TENSOR_FINAL_STATE]);
     kda_status st = KDA_OK;
     for (int64_t n = 0; !st && n < r->sequences; n++) {
         KDA_REQUIRE(ctx, !accepted->host || read_index(accepted, n) <= r->columns,
@@ -171,10 +176,10 @@ static kda_status check_slots(const kda_context *ctx, const struct kda_run *r,
         KDA_REQUIRE(ctx, slot < r->slots,
                     "kda_args.state_index[%lld] = %lld must be below slots = %lld",
                     (long long)read_at(r, n), (long long)slot, (long long)r->slots);
-        if (slot >= 0 && kda_present(out))
+        if (slot >= 0 && stored)
             st = check_writes(ctx, r, n, written);
     }
-    for (int64_t n = 0; !st && in_place && n < r->sequences; n++) {
+    for (int64_t n = 0; !st && kda_run_in_place(r) && n < r->sequences; n++) {
         struct kda_sequence s = kda_run_sequence(r, n);
         if (s.slot >= 0 && !s.fresh)
             st = check_read(ctx, r, n, written);

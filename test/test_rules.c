@@ -253,6 +253,35 @@ START_TEST(test_debug_must_read)
 }
 END_TEST
 
+/* Memory is the same whichever buffer names it: here slots that are read are others' to write, in
+ * place only. */
+START_TEST(test_debug_sees_through_sub_buffers)
+{
+    struct trial t = trial_make(rig, FULL, true);
+    cl_int code;
+    cl_buffer_region half = {2048, 2048};
+    cl_mem part = clCreateSubBuffer(rig->spare, CL_MEM_READ_WRITE, CL_BUFFER_CREATE_TYPE_REGION,
+                                    &half, &code);
+    ck_assert_int_eq(code, CL_SUCCESS);
+    t.plan = rig_debug_plan(rig, FULL);
+    t.args.initial_state.mem = rig->spare;
+    t.args.final_state.mem = part;
+    log_clear(&rig->log);
+    expect(trial_run(&t), KDA_OK, "", "pools in two halves of a buffer");
+    t.args.initial_state.offset = half.origin;
+    log_clear(&rig->log);
+    expect(trial_run(&t), KDA_INVALID, "state_index[0] another", "pools in one half");
+    t.args.initial_state.mem = part;
+    t.args.initial_state.offset = 0;
+    log_clear(&rig->log);
+    expect(trial_run(&t), KDA_INVALID, "state_index[0] another", "pools in one sub-buffer");
+    t.args.final_state = (kda_output){.mem = rig->spare, .offset = half.origin, .token_stride = 49};
+    log_clear(&rig->log);
+    expect(trial_run(&t), KDA_INVALID, "final_state strides", "pools of two strides in one half");
+    clReleaseMemObject(part);
+}
+END_TEST
+
 /* Nor does it wait for what comes after an event that has failed. */
 START_TEST(test_debug_after_failure)
 {
@@ -299,6 +328,7 @@ void add_rules(Suite *suite)
             tcase_add_loop_test(tc, test_rule, i, i + 1);
     if (rig->device) {
         tcase_add_test(tc, test_debug_must_read);
+        tcase_add_test(tc, test_debug_sees_through_sub_buffers);
         tcase_add_test(tc, test_debug_after_failure);
     }
     suite_add_tcase(suite, tc);
