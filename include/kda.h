@@ -475,12 +475,13 @@ KDA_API kda_status kda_enqueue(kda_plan *plan, cl_command_queue queue, const kda
                                cl_uint num_wait, const cl_event *wait, cl_event *event);
 
 /* Runs on tensors in host memory, on any backend, and returns when the outputs are written. An
- * OpenCL plan allocates device memory for all of the tensors and copies what is read and written.
- * Nothing else is touched: gaps between strided rows, slots of pools that the call does not name
- * and numbers without a checkpoint may be in use elsewhere. What kda_enqueue can't see is checked:
- * cu_seqlens must obey its rule and max_length, indices their rules, accepted must be at most
- * index_columns, and with KDA_GATE_LOG every g, a skipped sequence's too, must be <= 0 (NaN is
- * not): else INVALID. Nothing is written then. */
+ * OpenCL plan allocates device memory for all of the tensors, of a pool for every slot (MEMORY if
+ * that passes the device's largest buffer), and copies what is read and written. Nothing else is
+ * touched: gaps between strided rows, slots of pools that the call does not name and numbers
+ * without a checkpoint may be in use elsewhere. What kda_enqueue can't see is checked: cu_seqlens
+ * must obey its rule and max_length, indices their rules, accepted must be at most index_columns,
+ * and with KDA_GATE_LOG every g, a skipped sequence's too, must be <= 0 (NaN is not): else INVALID.
+ * Nothing is written then. */
 KDA_API kda_status kda_execute(kda_plan *plan, const kda_args *args);
 
 /* ---- Misc ------------------------------------------------------------------------------- */

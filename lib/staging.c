@@ -116,12 +116,15 @@ kda_status kda_staging_upload(const kda_plan *plan, const struct kda_run *run,
     for (int i = 0; i < KDA_TENSORS; i++) {
         const struct kda_tensor *t = &run->tensor[i];
         struct kda_tensor *d = &on_device->tensor[i];
-        size_t bytes = (size_t)t->rows * row_bytes(t);
-        if (!kda_present(t) || !bytes)
+        const size_t row = row_bytes(t), bytes = (size_t)t->rows * row;
+        if (!kda_present(t) || !t->rows || !row)
             continue;
-        if (bytes > ctx->device->max_alloc_bytes) {
-            kda_log(ctx, KDA_LOG_ERROR, "%s takes %zu bytes, the device's buffers at most %llu",
-                    t->name, bytes, (unsigned long long)ctx->device->max_alloc_bytes);
+        if ((size_t)t->rows > ctx->device->max_alloc_bytes / row) {
+            kda_log(ctx, KDA_LOG_ERROR,
+                    "kda_args.%s: %lld rows of %zu bytes, used or not, pass the device's largest "
+                    "buffer of %llu",
+                    t->name, (long long)t->rows, row,
+                    (unsigned long long)ctx->device->max_alloc_bytes);
             return KDA_MEMORY;
         }
         cl_int err;

@@ -1,9 +1,7 @@
 /* Inputs that have broken implementations of this operation, each the smallest that shows its kind
  * of fault, with the answer known beforehand.
  *
- * Not applicable yet: gradients; short convolution; speculation and its snapshots; states to start
- * afresh inside a pool; matrices of the chunkwise schedule and the engines for them; several
- * devices; tuning.
+ * Not applicable yet: gradients; short convolution; several devices.
  *
  * SPDX-License-Identifier: MIT */
 #include "harness.h"
