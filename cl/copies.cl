@@ -87,7 +87,7 @@ static inline void bulk_copy(__local void *to, __global const void *from, uint b
         : "r"(local_address(to)), "l"(global_address(from)), "r"(bytes), "r"(local_address(counter))
         : "memory");
 }
-/* Copies of this item may write what a barrier has freed of local memory. */
+/* Copies of this item may write what a barrier or a counter has freed of local memory. */
 static inline void copies_follow(void)
 {
     __asm__ volatile("fence.proxy.async.shared::cta;" : : : "memory");
@@ -101,6 +101,7 @@ static inline void ring_fill(__local void *to, __global const void *from, uint b
                              __local ring_counter *counters, int mover)
 {
     if (mover == 0) {
+        copies_follow(); /* what lanes load does not stay ahead of a bulk copy by itself */
         arrivals_expect(counters, bytes);
         bulk_copy(to, from, bytes, counters);
     }

@@ -24,10 +24,15 @@ static const char *fact(const char *name)
     return "";
 }
 
+static bool has_matrix_units(void)
+{
+    return !strncmp(fact("matrix_units"), "yes", 3);
+}
+
 /* Whether the device runs it: by matrix units, or by plain OpenCL C built by PoCL. */
 static bool has_mma(void)
 {
-    return !strncmp(fact("matrix_units"), "yes", 3) ||
+    return has_matrix_units() ||
            (strstr(device.driver, "Portable Computing Language") && !strcmp(fact("type"), "cpu") &&
             atoi(fact("max_work_group_size")) >= 512);
 }
@@ -67,6 +72,21 @@ START_TEST(test_mma_same_call_again)
     NEEDS_MMA;
     struct call *first = run(RELATED "lengths=100,64,7"), *again = copy(first);
     for (int i = 0; i < 5; i++) {
+        run_plan(plan_for(again), again);
+        same_results(again, first);
+    }
+}
+END_TEST
+
+/* Work-groups that scan wait for those that prepare, and use what they get the moment it is there:
+ * a hand-over that is wrong now and then is seen in one of many large calls. */
+START_TEST(test_mma_same_large_call_many_times)
+{
+    NEEDS_MMA;
+    NEEDS(has_matrix_units(), "in plain OpenCL C no work-group waits for another");
+    struct call *first = make(MMA "H=32 V=128 lengths=4096 " MODEL BOUNDED), *again = copy(first);
+    run_plan(plan_for(first), first);
+    for (int i = 0; i < 200; i++) {
         run_plan(plan_for(again), again);
         same_results(again, first);
     }
@@ -193,6 +213,7 @@ TCase *tcase_mma(void)
     tcase_add_checked_fixture(tcase, harness_setup, harness_teardown);
     tcase_add_loop_test(tcase, test_mma_call, 0, sizeof(calls) / sizeof(calls[0]));
     tcase_add_test(tcase, test_mma_same_call_again);
+    tcase_add_test(tcase, test_mma_same_large_call_many_times);
     tcase_add_test(tcase, test_mma_sequence_alone_and_packed);
     tcase_add_test(tcase, test_mma_state_carried_across_chunk_edges);
     tcase_add_test(tcase, test_mma_later_tokens_change_nothing_earlier);
