@@ -2,6 +2,7 @@
  * OpenCL, so that a CPU runs what GPUs and small devices get.
  *
  *     KDA_PRETEND_TYPE=gpu        it is a GPU
+ *     KDA_PRETEND_COMPUTE_UNITS=N it has so many, which few work-groups don't fill
  *     KDA_PRETEND_WORK_GROUP=N    work-groups have at most N items
  *     KDA_PRETEND_KERNEL=N        the same, but only a kernel that was built says so
  *     KDA_PRETEND_ALLOC=BYTES     buffers are no larger, but for what tests put around their
@@ -77,6 +78,8 @@ cl_int __wrap_clGetDeviceInfo(cl_device_id id, cl_device_info what, size_t size,
     }
     if (what == CL_DEVICE_TYPE && getenv("KDA_PRETEND_TYPE"))
         *(cl_device_type *)value = CL_DEVICE_TYPE_GPU;
+    if (what == CL_DEVICE_MAX_COMPUTE_UNITS && getenv("KDA_PRETEND_COMPUTE_UNITS"))
+        *(cl_uint *)value = (cl_uint)limit("KDA_PRETEND_COMPUTE_UNITS");
     if (what == CL_DEVICE_MAX_WORK_GROUP_SIZE && *(size_t *)value > MOST_ITEMS)
         *(size_t *)value = (size_t)MOST_ITEMS;
     if (what == CL_DEVICE_MAX_MEM_ALLOC_SIZE && *(cl_ulong *)value > MOST_BYTES)
