@@ -153,11 +153,17 @@ static __attribute__((always_inline)) inline void exchange(const struct kda_call
     (checkpoints + a->checkpoints.offset + job->head * a->checkpoints.head_stride +                \
      CHECKPOINT(a, job->start, done) * a->checkpoints.token_stride)
 
-/* S^T in its registers from and to a state in memory. */
-#define FOR_CELLS(i, r, c)                                                                         \
-    UNROLL for (int i = 0; i < 64; i++) for (int r = i / 4 * 8 + 2 * t + (i & 1),                  \
-                                             c = job->col + warp * 16 + g + (i & 2) * 4, once = 1; \
-                                             once; once = 0)
+/* S^T in its registers from and to a state in memory: a lane's first cell, and where its i-th one
+ * is from there, which compilers know. */
+#define FIRST_CELL STATE_AT(2 * t, job->col + warp * 16 + g, KDA_V)
+#define CELL(i) STATE_AT((i) / 4 * 8 + ((i)&1), ((i)&2) * 4, KDA_V)
+#define STORE_CELLS(at)                                                                            \
+    {                                                                                              \
+        __global state_t *const to = (at) + FIRST_CELL;                                            \
+        UNROLL                                                                                     \
+        for (int i = 0; i < 64; i++)                                                               \
+            store_state(to, CELL(i), s[i]);                                                        \
+    }
 /* What a job begins with, if no piece came before and it is not fresh. */
 #define FIRST_STATE                                                                                \
     (initial_state + a->initial_state.offset + job->from * a->initial_state.token_stride +         \
@@ -328,13 +334,15 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
         float s[64];
         if (chunks > 0 && job->first > job->begin) {
             __global const float *const from =
-                workspace + a->carry_in + (long)job->head * (KDA_K * KDA_V);
-            FOR_CELLS(i, r, c)
-            s[i] = from[r * KDA_V + c];
+                workspace + a->carry_in + (long)job->head * (KDA_K * KDA_V) + FIRST_CELL;
+            UNROLL
+            for (int i = 0; i < 64; i++)
+                s[i] = from[CELL(i)];
         } else if (chunks > 0 && !job->fresh) {
-            __global const state_t *const from = FIRST_STATE;
-            FOR_CELLS(i, r, c)
-            s[i] = load_state(from, STATE_AT(r, c, KDA_V));
+            __global const state_t *const from = FIRST_STATE + FIRST_CELL;
+            UNROLL
+            for (int i = 0; i < 64; i++)
+                s[i] = load_state(from, CELL(i));
         } else {
             UNROLL
             for (int i = 0; i < 64; i++)
@@ -347,11 +355,8 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
             __local const float2 *const decay = (__local const float2 *)(image + IMAGE_D);
             __local const float2 *const beta = (__local const float2 *)(image + IMAGE_BETA);
             __local const float2 *const diagonal = (__local const float2 *)(image + IMAGE_DIAGONAL);
-            if (is_checkpoint(a, chunk_row, job->length)) {
-                __global state_t *const to = CHECKPOINT_AT(chunk_row);
-                FOR_CELLS(i, r, c)
-                store_state(to, STATE_AT(r, c, KDA_V), s[i]);
-            }
+            if (is_checkpoint(a, chunk_row, job->length))
+                STORE_CELLS(CHECKPOINT_AT(chunk_row))
 
             uint left[32], pairs[16];
             UNROLL
@@ -438,22 +443,18 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
         }
 
         const long done = ROW_OF(*job, chunks); /* tokens behind us, if the last chunk was full */
-        if (chunks > 0 && is_checkpoint(a, done, job->length)) {
-            __global state_t *const to = CHECKPOINT_AT(done);
-            FOR_CELLS(i, r, c)
-            store_state(to, STATE_AT(r, c, KDA_V), s[i]);
-        }
-        if (chunks > 0 && job->to >= 0) {
-            __global state_t *const to = final_state + a->final_state.offset +
-                                         job->to * a->final_state.token_stride +
-                                         job->head * a->final_state.head_stride;
-            FOR_CELLS(i, r, c)
-            store_state(to, STATE_AT(r, c, KDA_V), s[i]);
-        }
+        if (chunks > 0 && is_checkpoint(a, done, job->length))
+            STORE_CELLS(CHECKPOINT_AT(done))
+        if (chunks > 0 && job->to >= 0)
+            STORE_CELLS(final_state + a->final_state.offset +
+                        job->to * a->final_state.token_stride +
+                        job->head * a->final_state.head_stride)
         if (chunks > 0 && job->first + chunks < job->end) {
-            __global float *const to = workspace + a->carry_out + (long)job->head * (KDA_K * KDA_V);
-            FOR_CELLS(i, r, c)
-            to[r * KDA_V + c] = s[i];
+            __global float *const to =
+                workspace + a->carry_out + (long)job->head * (KDA_K * KDA_V) + FIRST_CELL;
+            UNROLL
+            for (int i = 0; i < 64; i++)
+                to[CELL(i)] = s[i];
         }
 #if MOVERS
         lanes_sync(); /* the job has been used */
