@@ -48,6 +48,7 @@ typedef ulong ring_counter;
 
 static inline void ring_init(__local ring_counter *counters, int stages, int fillers, int readers)
 {
+    ROLLED
     for (int i = 0; i < stages; i++) {
         __asm__ volatile("mbarrier.init.shared.b64 [%0], %1;"
                          :

@@ -160,8 +160,10 @@ prepare(const struct kda_call_args *a, __global const data_t *q0, __global const
     int part = (int)get_local_id(0) / PART;
     int lid = (int)get_local_id(0) % PART;
     /* Cells above the diagonal are never written. */
+    ROLLED
     for (int i = lid; i < 64 * 64; i += PART)
         ((__local uint *)rest->l)[i] = 0;
+    ROLLED
     for (int i = lid; i < SPLIT_PLANE; i += PART)
         ((__local uint *)split)[i] = 0;
 

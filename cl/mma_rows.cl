@@ -64,6 +64,7 @@ send_for_rows(const struct kda_call_args *a, __global const data_t *k, __global 
     q += a->q.offset + kh * a->q.head_stride + (p.start + token0) * a->q.token_stride;
     to += token0 * 128;
     if (!wide) {
+        ROLLED
         for (int i = lane; i < TOKENS * 128 && token0 + i / 128 < p.rows; i += 32) {
             to[i] = k[i / 128 * a->k.token_stride + i % 128];
             to[i + 8192] = q[i / 128 * a->q.token_stride + i % 128];
@@ -73,6 +74,7 @@ send_for_rows(const struct kda_call_args *a, __global const data_t *k, __global 
     if (one_lane(lane)) {
         const int there = wide ? clamp(p.rows - token0, 0, TOKENS) : 0;
         arrivals_expect(counter, there * (2 * 256));
+        ROLLED
         for (int i = 0; i < there; i++) {
             bulk_copy(to, k, 256, counter);
             bulk_copy(to + 8192, q, 256, counter);
@@ -90,19 +92,22 @@ send_for_gates(const struct kda_call_args *a, __global const gate_t *g, struct p
                __local ushort *to, __local ring_counter *counter, int lane)
 {
 #if GATES_ARRIVE
-    const int wide = a->has & KDA_HAS_WIDE_ROWS, row = lane >> 4, inside = (lane & 15) * 8;
-    g += a->g.offset + p.head * a->g.head_stride + (p.start + token0 + row) * a->g.token_stride +
-         inside;
-    to += (token0 + row) * 128 + inside;
-    UNROLL
-    for (int i = 0; i < TOKENS; i += 2) {
-        const int there = token0 + row + i < p.rows;
-        if (wide)
-            copy_16(to + i * 128, g, there);
-        else if (there)
-            for (int c = 0; c < 8; c++)
-                to[i * 128 + c] = g[c];
-        g += 2 * a->g.token_stride;
+    g += a->g.offset + p.head * a->g.head_stride + (p.start + token0) * a->g.token_stride;
+    to += token0 * 128;
+    const int inside = min(p.rows - token0, TOKENS);
+    if (a->has & KDA_HAS_WIDE_ROWS) {
+        const int row = lane >> 4, at = (lane & 15) * 8;
+        g += row * a->g.token_stride + at;
+        to += row * 128 + at;
+        UNROLL
+        for (int i = 0; i < TOKENS; i += 2) {
+            copy_16(to + i * 128, g, row + i < inside);
+            g += 2 * a->g.token_stride;
+        }
+    } else {
+        ROLLED
+        for (int i = lane; i < inside * 128; i += 32)
+            to[i] = g[i / 128 * a->g.token_stride + i % 128];
     }
     ring_filled(counter);
 #endif

@@ -75,6 +75,47 @@ static __attribute__((always_inline)) inline struct target target_of(const struc
     return t;
 }
 
+/* An item's pieces of 8 elements, 16 rows apart, of a tile of O, which goes to `out` for as many
+ * rows as `done` says, and of the V that takes its place, of which there may be none. */
+static __attribute__((always_inline)) inline void exchange_wide(const struct kda_call_args *a,
+                                                                __local ushort *tile,
+                                                                __global const data_t *v, int rows,
+                                                                __global out_t *out, int done,
+                                                                int comes)
+{
+    uint4 held[4];
+    UNROLL
+    for (int p = 0; p < 4; p++)
+        held[p] = *(__local const uint4 *)(tile + 16 * p * TILE_ROW);
+    if (comes)
+        UNROLL
+    for (int p = 0; p < 4; p++)
+        copy_16(tile + 16 * p * TILE_ROW, v + p * 16 * a->v.token_stride, 16 * p < rows);
+#if KDA_OUT_DTYPE == KDA_BF16
+    UNROLL
+    for (int p = 0; p < 4; p++)
+        if (16 * p < done)
+            *(__global uint4 *)(out + p * 16 * a->out.token_stride) = held[p];
+#endif
+}
+/* The same where rows are not aligned, an element after the other. */
+static __attribute__((always_inline)) inline void
+exchange_narrow(const struct kda_call_args *a, __local ushort *tile, __global const data_t *v,
+                int rows, __global out_t *out, int done, int comes)
+{
+    ROLLED
+    for (int i = 0; i < 32; i++) {
+        const int row = (i >> 3) * 16, column = i & 7;
+        __local ushort *const at = tile + row * TILE_ROW + column;
+#if KDA_OUT_DTYPE == KDA_BF16
+        if (row < done)
+            out[row * a->out.token_stride + column] = *at;
+#endif
+        if (comes)
+            *at = row < rows ? v[row * a->v.token_stride + column] : 0;
+    }
+}
+
 /* Sends off the O that a tile has, and for the `rows` rows of V that begin at `v`, with zeros
  * behind them; there may be none of either. An item's own pieces of 8 elements, 16 rows apart:
  * nothing else needs to be waited for. */
@@ -88,38 +129,13 @@ static __attribute__((always_inline)) inline void exchange(const struct kda_call
     v += row0 * a->v.token_stride + inside;
     done.at += row0 * a->out.token_stride + inside;
     if (mover < 128)
+        ROLLED
         for (int team = 0; team < KDA_TEAMS;
              team++, tile += 64 * TILE_ROW, v += 64, done.at += 64) {
-            uint4 held[4];
-            UNROLL
-            for (int p = 0; p < 4; p++)
-                held[p] = *(__local const uint4 *)(tile + 16 * p * TILE_ROW);
-            if (rows > 0)
-                UNROLL
-            for (int p = 0; p < 4; p++) {
-                const int there = row0 + 16 * p < rows;
-                __global const data_t *const from = v + p * 16 * a->v.token_stride;
-                __local ushort *const to = tile + 16 * p * TILE_ROW;
-                if (wide)
-                    copy_16(to, from, there);
-                else
-                    for (int c = 0; c < 8; c++)
-                        to[c] = there ? from[c] : 0;
-            }
-#if KDA_OUT_DTYPE == KDA_BF16
-            UNROLL
-            for (int p = 0; p < 4; p++) {
-                __global out_t *const to = done.at + p * 16 * a->out.token_stride;
-                const uint *const words = (const uint *)&held[p];
-                if (row0 + 16 * p < done.rows) {
-                    if (wide)
-                        *(__global uint4 *)to = held[p];
-                    else
-                        for (int c = 0; c < 8; c++)
-                            to[c] = (ushort)(words[c >> 1] >> 16 * (c & 1));
-                }
-            }
-#endif
+            if (!wide)
+                exchange_narrow(a, tile, v, rows - row0, done.at, done.rows - row0, rows > 0);
+            else
+                exchange_wide(a, tile, v, rows - row0, done.at, done.rows - row0, rows > 0);
         }
 }
 
