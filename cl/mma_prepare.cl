@@ -142,6 +142,9 @@ solve_block(__local const float (*r)[DIAGONAL_ROW], __local struct rest *rest,
 #define sums (memory[part].sums)
 #define reach (memory[part].reach)
 #define norms (memory[part].norms)
+/* Where this turn's go. */
+#define IMAGES                                                                                     \
+    ((__global uchar *)(workspace + a->factors + (long)memory[part].image * a->factor_stride))
 
 /* Those of an earlier turn are stored. */
 static inline void announce(const struct kda_call_args *a, __global float *workspace, uint image)
@@ -150,57 +153,30 @@ static inline void announce(const struct kda_call_args *a, __global float *works
         images_ready(progress_of(a, workspace) + image, (ulong)a->call);
 }
 
-/* The work of one of `preparers` work-groups of PARTS * PART items. */
-static __attribute__((always_inline)) inline void
-prepare(const struct kda_call_args *a, __global const data_t *q0, __global const data_t *k0,
-        __global const gate_t *g0, __global const beta_t *beta, __global const float *a_log,
-        __global const float *dt_bias, __global const int *cu_seqlens, __global float *workspace,
-        __local struct memory *memory, uint preparer, uint preparers)
-{
-    int part = (int)get_local_id(0) / PART;
-    int lid = (int)get_local_id(0) % PART;
-    /* Cells above the diagonal are never written. */
-    ROLLED
-    for (int i = lid; i < 64 * 64; i += PART)
-        ((__local uint *)rest->l)[i] = 0;
-    ROLLED
-    for (int i = lid; i < SPLIT_PLANE; i += PART)
-        ((__local uint *)split)[i] = 0;
-
+/* What an item knows of its part's next chunk and head. */
+struct coming {
     struct place here;
-    here.chunks_begin = here.chunks_end = 0;
-    here.head = 0; /* also of a part that finds no work */
-    here.image = 0;
-    here.start = here.tokens_begin = here.tokens_end = 0;
-    here = locate(a, cu_seqlens, workspace, preparer * PARTS + part, here);
-    if (lid == LOCATOR) {
-        memory[part].number = preparer * PARTS + part;
-        memory[part].next = here;
-        memory[part].image = NO_IMAGE;
-        memory[part].turn = 0;
-        ring_init(memory[part].arrivals, BLOCKS, 1 + 32 * GATES_ARRIVE, 1);
-    }
-    struct extras extras =
-        load_extras(a, beta, a_log, dt_bias, here, ((lid >> 5) & 1) * 64 + (lid & 31) * 2, lid);
-    part_barrier(part, PART); /* what was cleared is clear, counters are there */
-    if (merges)
-        send_for_rows(a, k0, q0, here, warp * TOKENS, (__local ushort *)area,
-                      memory[part].arrivals + 2 * warp, lane);
-    else
-        send_for_gates(a, g0, here, (warp - BLOCKS) * TOKENS, (__local ushort *)area + 16384,
-                       memory[part].arrivals + 2 * (warp - BLOCKS), lane);
-#if KDA_COMPACT /* one turn, so that no barrier stands in a branch: see step.cl */
-    {
-#else
-    while (here.rows > 0) {
-#endif
-        const int rows = here.rows, head = here.head, exists = !KDA_COMPACT || rows > 0;
+    struct extras extras;
+};
+
+/* One turn of a part: prepares what is `coming`, if a turn has `begun` before, and sends for the
+ * next, so that the code for that stands in one place. */
+static __attribute__((always_inline)) inline void
+prepare_turn(const struct kda_call_args *a, __global const data_t *q0, __global const data_t *k0,
+             __global const gate_t *g0, __global const beta_t *beta, __global const float *a_log,
+             __global const float *dt_bias, __global const int *cu_seqlens,
+             __global float *workspace, __local struct memory *memory, uint preparers, int part,
+             int lid, struct coming *coming, int begun)
+{
+    const int rows = begun ? coming->here.rows : 0, head = begun ? coming->here.head : 0;
+    const int exists = !KDA_COMPACT || rows > 0;
+    uint kx[TOKENS], qx[TOKENS];
+    float ax[TOKENS], ay[TOKENS];
+    if (begun) {
         PHASE
         const int inside = rows - block * TOKENS;
 
         /* Decays, k and q. */
-        uint kx[TOKENS], qx[TOKENS];
-        float ax[TOKENS], ay[TOKENS];
         ring_wait(memory[part].arrivals + 2 * (lid >> 6), memory[part].turn);
         {
             __local const ushort *const at =
@@ -222,22 +198,22 @@ prepare(const struct kda_call_args *a, __global const data_t *q0, __global const
                 g0 + a->g.offset + head * a->g.head_stride + (KDA_GATE_PER_HEAD ? 0 : channel);
             UNROLL
             for (int i = 0; i < TOKENS; i++) {
-                const long row = here.start + block * TOKENS + min(i, inside - 1);
+                const long row = coming->here.start + block * TOKENS + min(i, inside - 1);
                 LOAD_GATES(ax[i], ay[i], g + row * a->g.token_stride);
             }
         }
 #endif
         const float write = lid >= rows             ? 0.0f
-                            : a->has & KDA_HAS_BETA ? fast_beta(extras.write)
+                            : a->has & KDA_HAS_BETA ? fast_beta(coming->extras.write)
                                                     : 1.0f;
         {
-            const float scale = a->has & KDA_HAS_A_LOG
-                                    ? min(fast_exp2(extras.log_scale * LOG2E) * LOG2E, FLT_MAX)
-                                    : LOG2E;
+            const float log_scale = coming->extras.log_scale * LOG2E;
+            const float scale =
+                a->has & KDA_HAS_A_LOG ? min(fast_exp2(log_scale) * LOG2E, FLT_MAX) : LOG2E;
             UNROLL
             for (int i = 0; i < TOKENS; i++) {
-                ax[i] = fast_decay(ax[i], extras.bias.s0, scale, a->gate_bound);
-                ay[i] = fast_decay(ay[i], extras.bias.s1, scale, a->gate_bound);
+                ax[i] = fast_decay(ax[i], coming->extras.bias.s0, scale, a->gate_bound);
+                ay[i] = fast_decay(ay[i], coming->extras.bias.s1, scale, a->gate_bound);
             }
         }
         /* Rows past the end did not come: k = q = 0; beta = 0, decay 1. */
@@ -359,27 +335,28 @@ prepare(const struct kda_call_args *a, __global const data_t *q0, __global const
                 behind *= totals[b][c];
             }
             rest->d[c] = before;
-        } else if (lid == LOCATOR) {
-            memory[part].image = memory[part].next.image;
-            memory[part].turn ^= 1;
-            memory[part].number += preparers * PARTS;
-            memory[part].next =
-                locate(a, cu_seqlens, workspace, memory[part].number, memory[part].next);
         }
-        part_barrier(part, PART); /* R, A_qk and decays are complete, operands have been used */
-        PHASE
+    }
+    if (lid == LOCATOR) {
+        memory[part].image = memory[part].next.image;
+        memory[part].turn ^= 1;
+        memory[part].number += preparers * PARTS;
+        memory[part].next =
+            locate(a, cu_seqlens, workspace, memory[part].number, memory[part].next);
+    }
+    part_barrier(part, PART); /* R, A_qk and decays are complete, operands have been used */
+    PHASE
 
-#if !KDA_COMPACT
-        if (merges) {
-            copies_follow();
-            send_for_rows(a, k0, q0, memory[part].next, warp * TOKENS, (__local ushort *)area,
-                          memory[part].arrivals + 2 * warp, lane);
-        } else {
-            send_for_gates(a, g0, memory[part].next, (warp - BLOCKS) * TOKENS,
-                           (__local ushort *)area + 16384,
-                           memory[part].arrivals + 2 * (warp - BLOCKS), lane);
-        }
-#endif
+    if (merges) {
+        copies_follow();
+        send_for_rows(a, k0, q0, memory[part].next, warp * TOKENS, (__local ushort *)area,
+                      memory[part].arrivals + 2 * warp, lane);
+    } else {
+        send_for_gates(a, g0, memory[part].next, (warp - BLOCKS) * TOKENS,
+                       (__local ushort *)area + 16384, memory[part].arrivals + 2 * (warp - BLOCKS),
+                       lane);
+    }
+    if (begun) {
         if (!merges) {
 #if KDA_RULE == KDA_RULE_DELTA
             if (lane < 16)
@@ -389,9 +366,7 @@ prepare(const struct kda_call_args *a, __global const data_t *q0, __global const
             part_arrive(SOLVED(part), PART);
         }
         /* -Kd, Qd, Ke: decayed from the chunk's start and to its end. */
-        __global uchar *const images =
-            (__global uchar *)(workspace + a->factors +
-                               (long)memory[part].image * a->factor_stride);
+        __global uchar *const images = IMAGES;
         if (exists) {
             const float4 both = *(__local const float4 *)&reach[block][channel];
             float2 before = both.s02, behind = both.s13;
@@ -418,10 +393,10 @@ prepare(const struct kda_call_args *a, __global const data_t *q0, __global const
             }
         }
         PHASE
-        here = memory[part].next; /* not kept in registers since it was sent for */
-#if !KDA_COMPACT
-        extras = load_extras(a, beta, a_log, dt_bias, here, channel, lid);
-#endif
+    }
+    coming->here = memory[part].next; /* not kept in registers since it was sent for */
+    coming->extras = load_extras(a, beta, a_log, dt_bias, coming->here, channel, lid);
+    if (begun) {
         /* The first half of the part merges; the other goes on with the next turn. */
         part_barrier_of(merges, SOLVED(part), PART); /* T of the diagonal blocks is complete */
         PHASE
@@ -450,8 +425,50 @@ prepare(const struct kda_call_args *a, __global const data_t *q0, __global const
         part_barrier_of(merges, MERGING(part), PART / 2); /* images in local memory are complete */
         PHASE
         if (exists)
-            store_block(images + IMAGE_D, rest, sizeof(*rest), lid, SENDER, PART);
+            store_block(IMAGES + IMAGE_D, rest, sizeof(*rest), lid, SENDER, PART);
     }
+}
+
+/* The work of one of `preparers` work-groups of PARTS * PART items. */
+static __attribute__((always_inline)) inline void
+prepare(const struct kda_call_args *a, __global const data_t *q, __global const data_t *k,
+        __global const gate_t *g, __global const beta_t *beta, __global const float *a_log,
+        __global const float *dt_bias, __global const int *cu_seqlens, __global float *workspace,
+        __local struct memory *memory, uint preparer, uint preparers)
+{
+    const int part = (int)get_local_id(0) / PART, lid = (int)get_local_id(0) % PART;
+    /* Cells above the diagonal are never written. */
+    ROLLED
+    for (int i = lid; i < 64 * 64; i += PART)
+        ((__local uint *)rest->l)[i] = 0;
+    ROLLED
+    for (int i = lid; i < SPLIT_PLANE; i += PART)
+        ((__local uint *)split)[i] = 0;
+    if (lid == LOCATOR) { /* as if turns had come before */
+        struct place none;
+        none.chunks_begin = none.chunks_end = none.rows = 0;
+        none.head = 0; /* also of a part that finds no work */
+        none.image = NO_IMAGE;
+        none.start = none.tokens_begin = none.tokens_end = 0;
+        memory[part].number = (preparer - preparers) * PARTS + part;
+        memory[part].next = none;
+        memory[part].turn = 1;
+        ring_init(memory[part].arrivals, BLOCKS, 1 + 32 * GATES_ARRIVE, 1);
+    }
+    struct coming coming;
+#define PREPARE_TURN(begun)                                                                        \
+    prepare_turn(a, q, k, g, beta, a_log, dt_bias, cu_seqlens, workspace, memory, preparers, part, \
+                 lid, &coming, begun)
+#if KDA_COMPACT /* one chunk, so that no barrier stands in a branch: see step.cl */
+    PREPARE_TURN(0);
+    PREPARE_TURN(1);
+#else
+    int begun = 0;
+    do {
+        PREPARE_TURN(begun);
+        begun = 1;
+    } while (coming.here.rows > 0);
+#endif
     if (lid == SENDER)
         stores_done();
     part_barrier(part, PART); /* the last images are stored */
