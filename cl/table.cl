@@ -32,6 +32,7 @@ kda_table(const struct kda_call_args a, __global const int *cu_seqlens,
     const long run = (a.sequences + KDA_TABLE_WG - 1) / KDA_TABLE_WG;
     const long first = lid * run, last = min(first + run, (long)a.sequences);
     int2 sum = 0;
+    ROLLED
     for (long n = first; n < last; n++) {
         const int chunks = chunks_of(&a, cu_seqlens, state_index, accepted, n);
         sum += (int2)(chunks, chunks > 0);
@@ -41,6 +42,7 @@ kda_table(const struct kda_call_args a, __global const int *cu_seqlens,
     int2 at = 0;
     for (int i = 0; i < lid; i++)
         at += sums[i];
+    ROLLED
     for (long n = first; n < last; n++) {
         const int chunks = chunks_of(&a, cu_seqlens, state_index, accepted, n);
         table[n] = at.s0;
