@@ -11,6 +11,9 @@
 #ifndef KDA_TEAMS
 #define KDA_TEAMS 1 /* tiles of 64 columns in a work-group */
 #endif
+#ifndef KDA_PIECES
+#define KDA_PIECES 1 /* 0: the workspace holds all chunks of any call */
+#endif
 #ifndef KDA_V
 #define KDA_V 128 /* value_dim, a multiple of 64 KDA_TEAMS */
 #endif

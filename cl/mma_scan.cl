@@ -348,7 +348,7 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
 #endif
         HIDE(g); /* where cells of states are is made out anew for each, not kept */
         float s[64];
-        if (chunks > 0 && job->first > job->begin) {
+        if (KDA_PIECES && chunks > 0 && job->first > job->begin) {
             __global const float *const from =
                 workspace + a->carry_in + (long)job->head * (KDA_K * KDA_V) + FIRST_CELL;
             UNROLL
@@ -465,7 +465,7 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
             STORE_CELLS(final_state + a->final_state.offset +
                         job->to * a->final_state.token_stride +
                         job->head * a->final_state.head_stride)
-        if (chunks > 0 && job->first + chunks < job->end) {
+        if (KDA_PIECES && chunks > 0 && job->first + chunks < job->end) {
             __global float *const to =
                 workspace + a->carry_out + (long)job->head * (KDA_K * KDA_V) + FIRST_CELL;
             UNROLL
