@@ -35,9 +35,9 @@ const char *kda_kernel_name(enum kda_kernel_id id)
 static bool is_used(const struct kda_config *c, enum kda_kernel_id id)
 {
     if (id == KDA_KERNEL_STEP_NARROW || id == KDA_KERNEL_STEP_ONE)
-        return !c->compact;
+        return kda_config_steps(c) && !c->compact;
     if (id == KDA_KERNEL_STEP_FEW)
-        return c->few;
+        return kda_config_steps(c) && c->few;
     if (id == KDA_KERNEL_STEP || !c->chunk)
         return id == KDA_KERNEL_STEP;
     switch (id) {

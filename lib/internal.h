@@ -395,6 +395,13 @@ static inline bool kda_is_step(enum kda_kernel_id id)
     return id <= KDA_KERNEL_STEP_FEW;
 }
 
+/* Whether sequences go token by token by their length: where not, only few calls want that, and one
+ * program for all of them is enough. */
+static inline bool kda_config_steps(const struct kda_config *c)
+{
+    return c->step_limit > 0;
+}
+
 /* Work-items of a kernel's work-group. */
 size_t kda_config_items(const struct kda_config *c, enum kda_kernel_id id);
 

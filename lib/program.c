@@ -88,7 +88,8 @@ static void format_options(const kda_problem *p, const struct kda_config *c, cha
                      (!c->compact || p->value_dim % (c->cols * c->vec) == 0)))
         used += (size_t)snprintf(text + used, n - used, " -DKDA_V=%d", (int)p->value_dim);
     if (c->teams)
-        snprintf(text + used, n - used, " -DKDA_TEAMS=%d", (int)c->teams);
+        snprintf(text + used, n - used, " -DKDA_TEAMS=%d -DKDA_PIECES=%d", (int)c->teams,
+                 c->piece < kda_workspace_chunks(c, p->max_tokens, p->max_sequences));
 }
 
 /* What a build took, and its log, line by line. */
@@ -282,7 +283,8 @@ static struct request request_of(const kda_problem *p, const struct kda_config *
     char *const options = r.options;
     memcpy(r.source + 3, stages[stage].source, sizeof stages[stage].source);
     format_options(p, c, options, sizeof r.options);
-    if ((stage == KDA_STAGE_STEP && !c->compact) || stage == KDA_STAGE_STEP_FEW)
+    if ((stage == KDA_STAGE_STEP && kda_config_steps(c) && !c->compact) ||
+        stage == KDA_STAGE_STEP_FEW)
         strcat(options, " -DKDA_WIDE=1");
     if (stage == KDA_STAGE_STEP_ONE)
         strcat(options, " -DKDA_WIDE=1 -DKDA_ONE=1");
