@@ -44,26 +44,31 @@ static inline void split_store(__local ushort *split, int row, int col, float x,
                      : "r"(at)                                                                     \
                      : "memory")
 
-/* Eight row tokens by eight keys: d[0], d[1] of k, d[2], d[3] of q, 128 columns each. */
+/* Eight row tokens by eight keys: d[0], d[1] of k, d[2], d[3] of q, 128 columns each. In one block
+ * of assembly: its instructions one by one take NVIDIA's front end several times as long. */
+#define PAIRS_OF_32_COLUMNS(at)                                                                    \
+    "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {b0,b1,b2,b3}, [%5 + " #at "];\n"                    \
+    "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {a0,a1,a2,a3}, [%4 + " #at "];\n"                    \
+    "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {a4,a5,a6,a7}, [%4 + " #at " + 32];\n"               \
+    "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "                                         \
+    "{d0,d1,d2,d3}, {a0,a1,a2,a3}, {b0,b1}, {d0,d1,d2,d3};\n"                                      \
+    "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "                                         \
+    "{e0,e1,e2,e3}, {a4,a5,a6,a7}, {b2,b3}, {e0,e1,e2,e3};\n"
 static inline void product_pairs(float d[4], __local const ushort *k, __local const ushort *q,
                                  __local const ushort *key, int lane)
 {
     const uint a_at = local_address((lane & 8 ? q : k) + (lane & 7) * PAIR_ROW + (lane >> 4) * 8);
     const uint b_at = local_address(key + (lane & 7) * PAIR_ROW + (lane >> 3) * 8);
-    float e[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    d[0] = d[1] = d[2] = d[3] = 0.0f;
-    UNROLL
-    for (int s = 0; s < 4; s++) {
-        uint a[8], b[4];
-        LOAD_8x8x4(b, b_at + s * 64, "");
-        LOAD_8x8x4(a, a_at + s * 64, "");
-        LOAD_8x8x4(a + 4, a_at + s * 64 + 32, "");
-        MULTIPLY_16x8x16(d, a[0], a[1], a[2], a[3], b[0], b[1]);
-        MULTIPLY_16x8x16(e, a[4], a[5], a[6], a[7], b[2], b[3]);
-    }
-    UNROLL
-    for (int i = 0; i < 4; i++)
-        d[i] += e[i];
+    __asm__ volatile("{ .reg .b32 a<8>, b<4>; .reg .f32 d<4>, e<4>;\n"
+                     "mov.f32 d0, 0f00000000; mov.f32 d1, d0; mov.f32 d2, d0; mov.f32 d3, d0;\n"
+                     "mov.f32 e0, d0; mov.f32 e1, d0; mov.f32 e2, d0; mov.f32 e3, d0;\n"
+                     PAIRS_OF_32_COLUMNS(0) PAIRS_OF_32_COLUMNS(64)
+                     PAIRS_OF_32_COLUMNS(128) PAIRS_OF_32_COLUMNS(192)
+                     "add.f32 %0, d0, e0; add.f32 %1, d1, e1;\n"
+                     "add.f32 %2, d2, e2; add.f32 %3, d3, e3; }"
+                     : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+                     : "r"(a_at), "r"(b_at)
+                     : "memory");
 }
 
 /* The sum of both halves of a pair over the warp, for 16 pairs in each lane: the one of
@@ -72,11 +77,20 @@ static inline void product_pairs(float d[4], __local const ushort *k, __local co
 static inline void sum16_add(float d[4], const uint x[16], int lid)
 {
     const int column = (lid & 31) >> 2;
-    const uint ones = 0x3f803f80u;
+    uint ones[8];
     UNROLL
-    for (int j = 0; j < 4; j++)
-        MULTIPLY_16x8x16(d, x[4 * j], x[4 * j + 1], x[4 * j + 2], x[4 * j + 3],
-                         column == 2 * j ? ones : 0, column == 2 * j + 1 ? ones : 0);
+    for (int j = 0; j < 8; j++)
+        ones[j] = column == j ? 0x3f803f80u : 0;
+#define FOUR_PAIRS(x0, x1, x2, x3, even, odd)                                                      \
+    "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%" #x0 ",%" #x1 ",%" #x2  \
+    ",%" #x3 "}, {%" #even ",%" #odd "}, {%0,%1,%2,%3};\n"
+    __asm__(FOUR_PAIRS(4, 5, 6, 7, 20, 21) FOUR_PAIRS(8, 9, 10, 11, 22, 23)
+                FOUR_PAIRS(12, 13, 14, 15, 24, 25) FOUR_PAIRS(16, 17, 18, 19, 26, 27)
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(x[4]), "r"(x[5]), "r"(x[6]),
+              "r"(x[7]), "r"(x[8]), "r"(x[9]), "r"(x[10]), "r"(x[11]), "r"(x[12]), "r"(x[13]),
+              "r"(x[14]), "r"(x[15]), "r"(ones[0]), "r"(ones[1]), "r"(ones[2]), "r"(ones[3]),
+              "r"(ones[4]), "r"(ones[5]), "r"(ones[6]), "r"(ones[7]));
 }
 static inline float sum16_total(const float d[4], int lid)
 {
