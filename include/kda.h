@@ -416,7 +416,8 @@ typedef struct kda_args {
      * The j-th of the sequence that starts at token s is number s / n + j - 1 (rounding down), so
      * that [T / n] states always suffice and nobody counts the sequences before; numbers that
      * belong to no checkpoint are not written, and a skipped sequence has none. A sequence resumed
-     * from a checkpoint continues bit for bit. */
+     * from a checkpoint continues bit for bit. A state does not say after how many tokens it is:
+     * whoever keeps one keeps that with it. */
     kda_output checkpoints;
 
     /* kda_enqueue: at least kda_plan_workspace(plan) bytes, for this call alone until it has

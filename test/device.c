@@ -34,6 +34,14 @@ void device_last_error(char *text, size_t size)
     pthread_mutex_unlock(&lock);
 }
 
+bool device_is_processor(void)
+{
+    cl_device_type type = CL_DEVICE_TYPE_CPU;
+    if (device.id)
+        clGetDeviceInfo(device.id, CL_DEVICE_TYPE, sizeof(type), &type, NULL);
+    return type & CL_DEVICE_TYPE_CPU;
+}
+
 /* In place of a driver: how it computes. */
 static void name_cpu(void)
 {

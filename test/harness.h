@@ -32,6 +32,8 @@ extern struct device device;
 bool device_open(const kda_context_params *params);
 void device_close(void);
 
+bool device_is_processor(void);
+
 /* The last error that the library logged since this was asked before; "" if none. */
 void device_last_error(char *text, size_t size);
 
@@ -165,6 +167,7 @@ TCase *tcase_sizes(enum level level);
 TCase *tcase_large(void);
 TCase *tcase_soak(enum level level);
 TCase *tcase_decode(int calls);
+TCase *tcase_repeats(void);
 TCase *tcase_queues(void);
 TCase *tcase_mma(void);
 TCase *tcase_units(void);

@@ -370,9 +370,11 @@ Suite *suite_cases(enum level level)
     suite_add_tcase(suite, tcase_sequences());
     suite_add_tcase(suite, tcase_serving());
     suite_add_tcase(suite, tcase_sizes(level));
-    if (level == FULL)
-        suite_add_tcase(suite, tcase_large());
     suite_add_tcase(suite, tcase_soak(level));
     suite_add_tcase(suite, tcase_decode(level == FULL ? 100000 : 1000));
+    if (level == FULL) {
+        suite_add_tcase(suite, tcase_large());
+        suite_add_tcase(suite, tcase_repeats());
+    }
     return suite;
 }

@@ -83,13 +83,6 @@ static size_t largest_buffer(void)
     return (size_t)most;
 }
 
-static bool is_processor(void)
-{
-    cl_device_type type = 0;
-    clGetDeviceInfo(device.id, CL_DEVICE_TYPE, sizeof(type), &type, NULL);
-    return type & CL_DEVICE_TYPE_CPU;
-}
-
 static size_t global_memory(void)
 {
     cl_ulong all = 0;
@@ -265,6 +258,10 @@ START_TEST(test_pool_larger_than_a_buffer)
     args.final_state = (kda_output){.host = far->host};
     args.slots = (int64_t)(far->bytes / (SLOT * sizeof(float)));
     ck_assert_int_eq(kda_execute(plan_for(call), &args), KDA_MEMORY);
+    char error[256];
+    device_last_error(error, sizeof(error));
+    ck_assert_msg(strstr(error, "kda_args.initial_state") && strstr(error, "largest buffer"), "%s",
+                  error);
 }
 END_TEST
 
@@ -368,7 +365,7 @@ START_TEST(test_long_sequence)
     NEEDS_QUEUES;
     NEEDS(largest_buffer() > 4 * GIB + GIB / 2 && global_memory() > 12 * GIB,
           "the device has no 12 GiB, or no buffers of 4.5 GiB");
-    NEEDS(_i < 2 || !is_processor(), "a processor plays matrix units for hours");
+    NEEDS(_i < 2 || !device_is_processor(), "a processor plays matrix units for hours");
     struct call *begin = make_part(words[_i], "no", BEGIN), *end = make_part(words[_i], "0", END);
     kda_plan *plan = NULL;
     const kda_status status = kda_plan_create(&plan, device.ctx, &begin->problem);

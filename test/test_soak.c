@@ -275,31 +275,78 @@ START_TEST(test_serving_soak)
 }
 END_TEST
 
-/* Calls from the same state give the same bits, however many there are: through kda_execute, or
- * through a queue. */
+/* Fills what the call writes with poison, in its buffers too. */
+static void poison(struct call *call, const struct buffers *b)
+{
+    for (int id = 0; id < TENSORS; id++) {
+        struct tensor *t = &call->tensor[id];
+        if (!t->present || !call_writes(id))
+            continue;
+        tensor_poison(t);
+        if (b)
+            check_cl(clEnqueueWriteBuffer(device.queue, b->mem[id], CL_TRUE, 0, t->block_size,
+                                          t->block, 0, NULL, NULL));
+    }
+}
+
+/* The same call gives the same bits, however often: through kda_execute, or through a queue. */
+static void repeat(kda_plan *plan, const struct call *first, int times)
+{
+    struct call *again = copy(first);
+    const struct buffers *b = device.id ? upload(again, plan, device.context) : NULL;
+    const kda_args args = b ? b->args : call_args(again);
+    for (int i = 0; i < times; i++) {
+        poison(again, b);
+        kda_status status =
+            b ? kda_enqueue(plan, device.queue, &args, 0, NULL, NULL) : kda_execute(plan, &args);
+        ck_assert_int_eq(status, KDA_OK);
+        if (b)
+            download(again, b, device.queue);
+        for (int id = 0; id < TENSORS; id++)
+            if (again->tensor[id].present && call_writes(id) &&
+                memcmp(again->tensor[id].block, first->tensor[id].block,
+                       first->tensor[id].block_size))
+                fail_call(again, "call %d of the same gives other bits", i);
+    }
+}
+
 static int decode_calls;
 
 START_TEST(test_decode_repeats_itself)
 {
     struct call *call = run("H=1 HV=2 K=64 V=64 lengths=1x2 norm=1 activation=sigmoid state=normal "
-                            "dtype=bf16 gate=bounded"),
-                *again = copy(call);
-    kda_plan *plan = plan_for(call);
-    struct buffers *buffers = device.id ? upload(again, plan, device.context) : NULL;
-    const kda_args args = buffers ? buffers->args : call_args(again);
-    const struct tensor *out = &again->tensor[OUT], *state = &again->tensor[FINAL_STATE];
-    for (int i = 0; i < decode_calls; i++) {
-        tensor_poison(&again->tensor[OUT]);
-        tensor_poison(&again->tensor[FINAL_STATE]);
-        ck_assert_int_eq(buffers ? kda_enqueue(plan, device.queue, &args, 0, NULL, NULL)
-                                 : kda_execute(plan, &args),
-                         KDA_OK);
-        if (buffers)
-            download(again, buffers, device.queue);
-        if (memcmp(out->block, call->tensor[OUT].block, out->block_size) ||
-            memcmp(state->block, call->tensor[FINAL_STATE].block, state->block_size))
-            fail_call(again, "call %d of the same gives other bits", i);
-    }
+                            "dtype=bf16 gate=bounded");
+    repeat(plan_for(call), call, decode_calls);
+}
+END_TEST
+
+static bool is_supported(const struct call *call)
+{
+    kda_plan *plan;
+    const kda_args args = call_args(call);
+    kda_status status = kda_plan_create(&plan, device.ctx, &call->problem);
+    if (!status)
+        status = kda_execute(plan, &args);
+    kda_plan_destroy(&plan);
+    return status != KDA_UNSUPPORTED;
+}
+
+/* What races, in a chunk or between many, need not show in one call. Chunks that hardly forget lie
+ * between chunks that forget nearly all. */
+START_TEST(test_prompts_repeat_themselves)
+{
+    enum { LENGTH = 8192, HEADS = 48, DIM = 128, CHUNK = 64 };
+    static const char *const words[] = {RECURRENT, "engine=fused", "engine=clblast", "engine=mma"};
+    NEEDS(device.id || _i < 2, "the CPU backend has no such engine");
+    NEEDS(_i < 3 || !device_is_processor(), "a processor plays matrix units for hours");
+    struct call *first = make("%s dtype=bf16 H=%d K=%d V=%d lengths=%d q=normal k=normal v=normal "
+                              "norm=1 beta=uniform",
+                              words[_i], HEADS, DIM, DIM, LENGTH);
+    for (int64_t i = 0; i < LENGTH * HEADS * DIM; i++)
+        tensor_set(&first->tensor[G], i, i / (CHUNK * HEADS * DIM) % 2 ? -5 : -1e-3);
+    NEEDS(is_supported(first), "the device has no matrix units, or its driver ends long loops");
+    run_plan(plan_for(first), first);
+    repeat(plan_for(first), first, 100);
 }
 END_TEST
 
@@ -310,6 +357,15 @@ TCase *tcase_decode(int calls)
     tcase_add_checked_fixture(tcase, harness_setup, harness_teardown);
     tcase_set_timeout(tcase, 600);
     tcase_add_test(tcase, test_decode_repeats_itself);
+    return tcase;
+}
+
+TCase *tcase_repeats(void)
+{
+    TCase *tcase = tcase_create("repeats");
+    tcase_add_checked_fixture(tcase, harness_setup, harness_teardown);
+    tcase_set_timeout(tcase, 600);
+    tcase_add_loop_test(tcase, test_prompts_repeat_themselves, 0, 4);
     return tcase;
 }
 
