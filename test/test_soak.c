@@ -23,7 +23,7 @@ enum { STEPS = 100, REQUESTS = 5, COLUMNS = 3, SLOTS = 64, LONGEST = 80 };
 /* Prompts go in chunks. */
 #define SHAPE                                                                                      \
     "schedule=auto engine=auto K=32 V=32 max_tokens=400 max_sequences=5 norm=1 gate=bounded "      \
-    "activation=sigmoid "
+    "a_log=rate dt_bias=normal activation=sigmoid "
 enum { STATE_SIZE = 32 * 32, STATE_BYTES = STATE_SIZE * 4 };
 
 struct request {
@@ -46,6 +46,7 @@ struct server {
     /* The step being made. */
     int columns;
     bool in_place, store, writes, accepts;
+    bool single; /* a token each, and no cu_seqlens */
 };
 
 static int choose(struct server *s, int n)
@@ -96,6 +97,8 @@ static void choose_length(struct server *s, struct request *r)
         r->length = choose(s, LONGEST);
     if (kind == 7)
         r->length = 0;
+    if (s->single)
+        r->length = 1;
 }
 
 /* The row of slots that is read, and the one that is written if it is another. */
@@ -142,6 +145,7 @@ static void choose_step(struct server *s)
     s->store = s->in_place || choose(s, 2);
     s->writes = choose(s, 2);
     s->accepts = choose(s, 2);
+    s->single = choose(s, 4) == 0;
     for (int i = 0; i < REQUESTS; i++)
         choose_request(s, &s->request[i]);
     for (int i = 0; i < REQUESTS; i++) {
@@ -172,27 +176,34 @@ static void add_rows(struct text *text, const struct server *s, const char *key,
 static struct call *make_step(struct server *s)
 {
     struct text t = {.length = 0};
+    bool fresh = false;
+    for (int i = 0; i < REQUESTS; i++)
+        fresh |= s->request[i].fresh;
     text_add(&t, SHAPE "state=0 slots=%d columns=%d in_place=%d seed=%d", SLOTS, s->columns,
              s->in_place, choose(s, 1 << 30));
+    text_add(&t, " cu=%s index_type=%s", s->single ? "no" : "i32", choose(s, 2) ? "i64" : "i32");
     ADD_LIST(&t, "lengths", r->length);
-    ADD_LIST(&t, "fresh", r->fresh);
+    if (fresh)
+        ADD_LIST(&t, "fresh", r->fresh);
     if (s->accepts)
         ADD_LIST(&t, "accepted", r->accepted);
     add_rows(&t, s, "index", false);
     if (s->writes)
         add_rows(&t, s, "write", true);
-    struct call *call = make("%s cu=i32", t.all);
+    struct call *call = make("%s", t.all);
     memcpy(tensor_at(&call->tensor[INITIAL_STATE], 0), s->pool, sizeof(s->pool));
     call->tensor[FINAL_STATE].present = s->store;
     return call;
 }
 
-/* Tokens [from, to) of a request alone, from a state; returns the call. */
+/* Tokens [from, to) of a request alone, from a state, with nothing else that the step may have had:
+ * a single one may have a kernel of its own. Returns the call. */
 static struct call *run_alone(kda_plan *plan, const struct call *step, int n, int from, int to,
                               const unsigned char *state)
 {
     struct call *alone = slice(step, n, from, to);
     memcpy(tensor_at(&alone->tensor[INITIAL_STATE], 0), state, STATE_BYTES);
+    alone->tensor[CU_SEQLENS].present = false;
     kda_args args = call_args(alone);
     ck_assert_int_eq(kda_execute(plan, &args), KDA_OK);
     return alone;
