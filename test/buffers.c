@@ -83,3 +83,37 @@ void download(struct call *call, const struct buffers *b, cl_command_queue queue
             check_cl(clEnqueueReadBuffer(queue, b->mem[id], CL_TRUE, 0, call->tensor[id].block_size,
                                          call->tensor[id].block, 0, NULL, NULL));
 }
+
+/* Fills what the call writes with poison, in its buffers too. */
+static void poison(struct call *call, const struct buffers *b)
+{
+    for (int id = 0; id < TENSORS; id++) {
+        struct tensor *t = &call->tensor[id];
+        if (!t->present || !call_writes(id))
+            continue;
+        tensor_poison(t);
+        if (b)
+            check_cl(clEnqueueWriteBuffer(device.queue, b->mem[id], CL_TRUE, 0, t->block_size,
+                                          t->block, 0, NULL, NULL));
+    }
+}
+
+void run_again(kda_plan *plan, const struct call *first, int times)
+{
+    struct call *again = copy(first);
+    const struct buffers *b = device.id ? upload(again, plan, device.context) : NULL;
+    const kda_args args = b ? b->args : call_args(again);
+    for (int i = 0; i < times; i++) {
+        poison(again, b);
+        kda_status status =
+            b ? kda_enqueue(plan, device.queue, &args, 0, NULL, NULL) : kda_execute(plan, &args);
+        ck_assert_int_eq(status, KDA_OK);
+        if (b)
+            download(again, b, device.queue);
+        for (int id = 0; id < TENSORS; id++)
+            if (again->tensor[id].present && call_writes(id) &&
+                memcmp(again->tensor[id].block, first->tensor[id].block,
+                       first->tensor[id].block_size))
+                fail_call(again, "call %d of the same gives other bits", i);
+    }
+}

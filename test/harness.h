@@ -141,6 +141,10 @@ struct buffers *upload(const struct call *call, const kda_plan *plan, cl_context
  * written. */
 void download(struct call *call, const struct buffers *buffers, cl_command_queue queue);
 
+/* Runs a call that has its results so many times more, through a queue where there is one, and
+ * fails unless each gives the same bits. */
+void run_again(kda_plan *plan, const struct call *first, int times);
+
 /* Fails if anything but elements of outputs differs from an earlier copy of the call. */
 struct call *copy(const struct call *call);
 void check_guards(const struct call *call, const struct call *before);

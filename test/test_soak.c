@@ -286,41 +286,6 @@ START_TEST(test_serving_soak)
 }
 END_TEST
 
-/* Fills what the call writes with poison, in its buffers too. */
-static void poison(struct call *call, const struct buffers *b)
-{
-    for (int id = 0; id < TENSORS; id++) {
-        struct tensor *t = &call->tensor[id];
-        if (!t->present || !call_writes(id))
-            continue;
-        tensor_poison(t);
-        if (b)
-            check_cl(clEnqueueWriteBuffer(device.queue, b->mem[id], CL_TRUE, 0, t->block_size,
-                                          t->block, 0, NULL, NULL));
-    }
-}
-
-/* The same call gives the same bits, however often: through kda_execute, or through a queue. */
-static void repeat(kda_plan *plan, const struct call *first, int times)
-{
-    struct call *again = copy(first);
-    const struct buffers *b = device.id ? upload(again, plan, device.context) : NULL;
-    const kda_args args = b ? b->args : call_args(again);
-    for (int i = 0; i < times; i++) {
-        poison(again, b);
-        kda_status status =
-            b ? kda_enqueue(plan, device.queue, &args, 0, NULL, NULL) : kda_execute(plan, &args);
-        ck_assert_int_eq(status, KDA_OK);
-        if (b)
-            download(again, b, device.queue);
-        for (int id = 0; id < TENSORS; id++)
-            if (again->tensor[id].present && call_writes(id) &&
-                memcmp(again->tensor[id].block, first->tensor[id].block,
-                       first->tensor[id].block_size))
-                fail_call(again, "call %d of the same gives other bits", i);
-    }
-}
-
 static int decode_calls;
 
 /* By each kernel that there may be for single tokens: with what raw gates have, and without. */
@@ -330,7 +295,7 @@ START_TEST(test_decode_repeats_itself)
     struct call *call = run("H=1 HV=2 K=64 V=64 lengths=1x2 norm=1 activation=sigmoid state=normal "
                             "dtype=bf16 gate=bounded %s",
                             words[_i]);
-    repeat(plan_for(call), call, decode_calls / 2);
+    run_again(plan_for(call), call, decode_calls / 2);
 }
 END_TEST
 
@@ -361,7 +326,7 @@ START_TEST(test_prompts_repeat_themselves)
         tensor_set(&first->tensor[G], i, i / (CHUNK * HEADS * DIM) % 2 ? -5 : -1e-3);
     NEEDS(is_supported(first), "the device has no matrix units, or its driver ends long loops");
     run_plan(plan_for(first), first);
-    repeat(plan_for(first), first, device.id && device_is_processor() ? 20 : 100);
+    run_again(plan_for(first), first, device.id && device_is_processor() ? 20 : 100);
 }
 END_TEST
 
