@@ -118,11 +118,11 @@ UNROLL
     for (int j = 0; j < KDA_VEC; j++)
         own_v[j] = v[min(col + j, value_dim - 1)];
 
-    /* Where nothing is to be read, slot 0 is, and not used. */
     pack_t packs[PACKS];
     const int skipped = (ulong)slot >= (ulong)a->slots;
-    fetch_tile(packs, initial_state + STATE_ROW(a->initial_state, skipped ? 0 : slot, head) + tile,
-               row, col, value_dim);
+    if (!skipped)
+        fetch_tile(packs, initial_state + STATE_ROW(a->initial_state, slot, head) + tile, row, col,
+                   value_dim);
     final_state += STATE_ROW(a->final_state, to, head) + tile;
     WORK_OUT(final_state);
     WORK_OUT(out);
