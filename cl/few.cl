@@ -4,7 +4,8 @@
  *
  * What takes the time is a chain of waits: for arguments, memory, the token's rows, sums. So no
  * step of it is one work-item's alone, and none that others wait for stands in a branch, since
- * compilers do one thing while another is on its way only between branches:
+ * compilers do one thing while another is on its way only between branches. Only the state does,
+ * which is not a skipped sequence's to read:
  *
  *     ask for a slot, the token and the state; work out where results go
  *     work out the decay
@@ -183,13 +184,7 @@ UNROLL
             }
         }
     }
-UNROLL
-    for (int d = 1; d < LEAVES; d *= 2)
-UNROLL
-    for (int leaf = 0; leaf < LEAVES; leaf += 2 * d)
-UNROLL
-    for (int j = 0; j < 2 * KDA_VEC; j++)
-        sums[leaf][j] += sums[leaf + d][j];
+    ADD_LEAVES(sums, 2 * KDA_VEC)
 UNROLL
     for (int j = 0; j < KDA_VEC; j++) {
         const float x = fold(sums[0][j]), y = fold(sums[0][KDA_VEC + j]);

@@ -246,13 +246,7 @@ UNROLL
                 }
             }
         }
-UNROLL
-        for (int d = 1; d < LEAVES; d *= 2)
-UNROLL
-            for (int leaf = 0; leaf < LEAVES; leaf += 2 * d)
-UNROLL
-                for (int j = 0; j < SUMS; j++)
-                    sums[leaf][j] += sums[leaf + d][j];
+        ADD_LEAVES(sums, SUMS)
 UNROLL
         for (int j = 0; j < KDA_VEC; j++) {
             float x = fold(sums[0][j]), y = fold(sums[0][KDA_VEC + j]);

@@ -32,6 +32,16 @@
 #define SIZED WORK_GROUP(KDA_WG)
 #endif
 
+/* The tree over the leaves of a work-item, for each of so many sums of a leaf. */
+#define ADD_LEAVES(sums, count)                                                                    \
+    UNROLL                                                                                         \
+    for (int d = 1; d < LEAVES; d *= 2)                                                            \
+        UNROLL                                                                                     \
+        for (int leaf = 0; leaf < LEAVES; leaf += 2 * d)                                           \
+            UNROLL                                                                                 \
+            for (int j = 0; j < count; j++)                                                        \
+                sums[leaf][j] += sums[leaf + d][j];
+
 /* Sums x over the row groups that share a sub-group; every lane gets the sum. */
 static inline float fold(float x)
 {
