@@ -97,6 +97,7 @@ kda_step(const struct kda_call_args a, __global const data_t *q, __global const 
 
     const int restart = is_fresh(&a, fresh, n);
     if (slot < 0) { /* a skipped sequence */
+ROLLED
         for (long t = group; t < end - begin; t += KDA_GROUPS)
             FOR_INSIDE(j, KDA_VEC, value_dim - col)
                 store_out(out, t * a.out.token_stride + j, 0.0f);
