@@ -462,13 +462,14 @@ enum { KDA_KNOWN_COLUMNS = 160 };
 struct kda_programs *kda_programs_create(void); /* NULL: out of memory */
 void kda_programs_destroy(struct kda_programs *programs);
 
-/* A program for each stage, so that a plan builds only what it runs. */
+/* A program for each stage, so that a plan builds only what it runs; what takes longest to build is
+ * last. */
 enum kda_stage {
+    KDA_STAGE_TABLE,
+    KDA_STAGE_STEP_ONE,
     KDA_STAGE_STEP,
     KDA_STAGE_STEP_NARROW,
-    KDA_STAGE_STEP_ONE,
     KDA_STAGE_STEP_FEW,
-    KDA_STAGE_TABLE,
     KDA_STAGE_PREPARE,
     KDA_STAGE_SCAN,
     KDA_STAGE_GEMM,
