@@ -10,8 +10,8 @@
  *     ask for a slot, the token and the state; work out where results go
  *     work out the decay
  *     ------------------------ barrier: rows of q, k and the decay ---------------------------
- *     decay the state, sum S^T k and S^T q; |k|, |q| and k . q, in every sub-group
- *     ------------------------ barrier: parts of S^T k and S^T q -----------------------------
+ *     |k|, |q|, k . q and beta, a sub-group each; decay the state, sum S^T k and S^T q
+ *     ------------------------ barrier: parts of these sums, what columns have in common -----
  *     write, store the output and the state
  *
  * SPDX-License-Identifier: MIT */
@@ -51,13 +51,21 @@ static inline int few_key_head(const struct kda_few_args *a, int h)
 #endif
 }
 
-/* The sum over all leaves, in every lane. */
-static inline float all_leaves(float x)
+/* What all columns of a token have in common; NORM_K and NORM_Q are factors. */
+enum { NORM_K, NORM_Q, K_Q, STRENGTH, COMMON };
+#define SUB_GROUPS (KDA_WG / KDA_LANES)
+
+/* The product of two rows, of which a lane has this leaf, in every lane. */
+static inline float product_of_rows(__local const float *x, __local const float *y)
 {
+    float sum = 0.0f;
+UNROLL
+    for (int i = 0; i < LEAF; i++)
+        sum += x[i] * y[i];
 UNROLL
     for (int d = 1; d < ALL_LEAVES; d *= 2)
-        x += lane_xor(x, (uint)d);
-    return x;
+        sum += lane_xor(sum, (uint)d);
+    return sum;
 }
 
 __kernel SIZED void
@@ -71,6 +79,7 @@ kda_step(__global const state_t *initial_state, const struct kda_few_args args,
     __local float row_q[PAD_K], row_k[PAD_K], row_d[PAD_K];
     /* Partial sums over row groups, S^T k and S^T q per column. */
     __local float part_k[PARTS][KDA_TILE_V], part_q[PARTS][KDA_TILE_V];
+    __local float common[COMMON]; /* of columns */
 
     /* Where compilers cannot tell that this adds nothing: arguments at an address that they do not
      * know are asked for like memory, together, and else waited for line after line. */
@@ -119,14 +128,15 @@ UNROLL
     for (int j = 0; j < KDA_VEC; j++)
         own_v[j] = v[min(col + j, value_dim - 1)];
 
+    WORK_OUT(out);
     pack_t packs[PACKS];
     const int skipped = (ulong)slot >= (ulong)a->slots;
+    initial_state += STATE_ROW(a->initial_state, slot, head) + tile;
+    WORK_OUT(initial_state);
     if (!skipped)
-        fetch_tile(packs, initial_state + STATE_ROW(a->initial_state, slot, head) + tile, row, col,
-                   value_dim);
+        fetch_tile(packs, initial_state, row, col, value_dim);
     final_state += STATE_ROW(a->final_state, to, head) + tile;
     WORK_OUT(final_state);
-    WORK_OUT(out);
     /* A skipped sequence. It leaves behind all that is asked for and before what waits for that: a
      * branch keeps compilers from waiting sooner. */
     if (skipped) {
@@ -151,19 +161,22 @@ UNROLL
     }
     barrier(CLK_LOCAL_MEM_FENCE); /* the rows are there */
 
-    /* |k|^2, |q|^2, k . q. */
+    /* While the state is on its way, what columns have in common, a sub-group each. */
     const int first = lid % ALL_LEAVES * LEAF;
-    float kk = 0.0f, qq = 0.0f, kq = 0.0f;
 UNROLL
-    for (int i = 0; i < LEAF; i++) {
-        const float ki = row_k[first + i], qi = row_q[first + i];
-        kk += ki * ki;
-        qq += qi * qi;
-        kq += ki * qi;
+    for (int i = 0; i < (COMMON + SUB_GROUPS - 1) / SUB_GROUPS; i++) {
+        const int which = lid / KDA_LANES + i * SUB_GROUPS;
+        if (which < COMMON) {
+            float x = activate_beta(beta_to_float(own_beta));
+            if (which != STRENGTH)
+                x = product_of_rows((which == NORM_Q ? row_q : row_k) + first,
+                                    (which == NORM_K ? row_k : row_q) + first);
+            if (which == NORM_K || which == NORM_Q)
+                x = KDA_NORM_QK ? 1.0f / sqrt(x + 1e-6f) : 1.0f;
+            if (lid % KDA_LANES == 0)
+                common[which] = x;
+        }
     }
-    kk = all_leaves(kk);
-    qq = all_leaves(qq);
-    kq = all_leaves(kq);
 
     float s[KDA_ROWS][KDA_VEC], key[KDA_ROWS], sums[LEAVES][2 * KDA_VEC];
     unpack_tile(s, packs);
@@ -193,15 +206,10 @@ UNROLL
             part_q[group / FOLD][cx * KDA_VEC + j] = y;
         }
     }
+    barrier(CLK_LOCAL_MEM_FENCE); /* the parts are there, and what columns have in common */
 
-    float norm_k = 1.0f, norm_q = 1.0f;
-#if KDA_NORM_QK
-    norm_k = 1.0f / sqrt(kk + 1e-6f);
-    norm_q = 1.0f / sqrt(qq + 1e-6f);
-#endif
-    const float strength = activate_beta(beta_to_float(own_beta)) * norm_k;
-    barrier(CLK_LOCAL_MEM_FENCE); /* the parts are there */
-
+    const float norm_k = common[NORM_K], norm_q = common[NORM_Q], kq = common[K_Q];
+    const float strength = common[STRENGTH] * norm_k;
     float u[KDA_VEC];
 UNROLL
     for (int j = 0; j < KDA_VEC; j++) {
