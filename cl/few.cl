@@ -3,9 +3,9 @@
  * order, for the same bits, sooner (lib/config.c has the times).
  *
  * What takes the time is a chain of waits: for arguments, memory, the token's rows, sums. So no
- * step of it is one work-item's alone, and none that others wait for stands in a branch, since
- * compilers do one thing while another is on its way only between branches. Only the state does,
- * which is not a skipped sequence's to read:
+ * step of it is one work-item's alone, and what others wait for hardly stands in branches, since
+ * compilers do one thing while another is on its way only between those: the state does, which is
+ * not a skipped sequence's to read, and what is done while it comes:
  *
  *     ask for a slot, the token and the state; work out where results go
  *     work out the decay
