@@ -68,7 +68,9 @@ static void choose_cpu(const kda_problem *p, struct kda_config *c)
  *     16 x 2, 8 x 16, cl/step.cl        2.42    2.68    4.64    3.98
  *     16 x 2, 8 x 16                    1.97    2.01    4.29    3.58
  *      8 x 4, 16 x 8                    1.89    1.97    3.98    3.38
- * Many tokens of one sequence are a little slower with the last (1024 at 32 heads: 800). */
+ *      8 x 4, 16 x 8, now              2.02    2.19    4.01    3.43
+ * Many tokens of one sequence are a little slower with the last (1024 at 32 heads: 800). The last
+ * row is of another day, on which the one before was 2.03, 2.17, 4.12 and 3.48. */
 static void choose_gpu(const struct kda_device *d, const kda_problem *p, struct kda_config *c)
 {
     const bool rows_contiguous =
