@@ -58,15 +58,6 @@
 #define EARLY 0
 #endif
 
-/* Code for checkpoints is in plans without them, too, where all is aligned: NVIDIA's compiler puts
- * the rest in a slower order where this is not there. Elsewhere it would be 64 stores for nothing.
- */
-#if defined KDA_WIDE && !KDA_WIDE
-#define CHECKPOINTS HAS_CHECKPOINTS
-#else
-#define CHECKPOINTS(a) ((a)->has & KDA_HAS_CHECKPOINTS)
-#endif
-
 __kernel SIZED void
 kda_step(const struct kda_call_args a, __global const data_t *q, __global const data_t *k,
          __global const data_t *v, __global const gate_t *g, __global const beta_t *beta,
@@ -305,7 +296,9 @@ UNROLL
                 const float o = tree(&part_q[buffer][0][cx * KDA_VEC + j], KDA_TILE_V) + kq * u[j];
                 store_out(out, t * a.out.token_stride + j, o * (norm_q * a.scale));
             }
-        if (CHECKPOINTS(&a) && (t + 1) % a.checkpoint_every == 0) {
+        /* In plans without checkpoints too: NVIDIA's compiler puts the rest in a slower order where
+         * this is not there. */
+        if ((a.has & KDA_HAS_CHECKPOINTS) && (t + 1) % a.checkpoint_every == 0) {
             const int number = (int)begin / a.checkpoint_every + (t + 1) / a.checkpoint_every - 1;
             store_tile(checkpoints + number * a.checkpoints.token_stride, s, wide, row, col,
                        value_dim);
