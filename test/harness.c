@@ -68,6 +68,7 @@ void harness_teardown(void)
         m->destroy(m->thing);
         free(m);
     }
+    ck_assert_msg(!device_found_wrong(), "a plan's kernels gave a wrong answer: see the warnings");
 }
 
 static void destroy_call(void *call)

@@ -34,6 +34,10 @@ void device_close(void);
 
 bool device_is_processor(void);
 
+/* Whether a plan's kernels gave a wrong answer to the library's own question since this was asked
+ * before, so that it took others. */
+bool device_found_wrong(void);
+
 /* The last error that the library logged since this was asked before; "" if none. */
 void device_last_error(char *text, size_t size);
 
