@@ -129,6 +129,7 @@ UNROLL
         own_v[j] = v[min(col + j, value_dim - 1)];
 
     WORK_OUT(out);
+    /* Where the state lies is worked out in front of the branch, else it is asked for later. */
     pack_t packs[PACKS];
     const int skipped = (ulong)slot >= (ulong)a->slots;
     initial_state += STATE_ROW(a->initial_state, slot, head) + tile;

@@ -68,9 +68,11 @@ static void choose_cpu(const kda_problem *p, struct kda_config *c)
  *     16 x 2, 8 x 16, cl/step.cl        2.42    2.68    4.64    3.98
  *     16 x 2, 8 x 16                    1.97    2.01    4.29    3.58
  *      8 x 4, 16 x 8                    1.89    1.97    3.98    3.38
- *      8 x 4, 16 x 8, now              2.02    2.19    4.01    3.43
- * Many tokens of one sequence are a little slower with the last (1024 at 32 heads: 800). The last
- * row is of another day, on which the one before was 2.03, 2.17, 4.12 and 3.48. */
+ *     the same another day, 25 runs     2.03    2.17    4.13    3.50
+ *     common numbers by sub-group, 18   2.02    2.20    4.00    3.42
+ * Many tokens of one sequence are a little slower with this shape (1024 at 32 heads: 800). All but
+ * the first and last row read slot 0 for skipped sequences; not to, by a branch alone, was 2.12,
+ * 2.31, 4.50 and 3.87. */
 static void choose_gpu(const struct kda_device *d, const kda_problem *p, struct kda_config *c)
 {
     const bool rows_contiguous =

@@ -466,10 +466,10 @@ void kda_programs_destroy(struct kda_programs *programs);
  * last. */
 enum kda_stage {
     KDA_STAGE_TABLE,
+    KDA_STAGE_STEP_FEW,
     KDA_STAGE_STEP_ONE,
     KDA_STAGE_STEP,
     KDA_STAGE_STEP_NARROW,
-    KDA_STAGE_STEP_FEW,
     KDA_STAGE_PREPARE,
     KDA_STAGE_SCAN,
     KDA_STAGE_GEMM,

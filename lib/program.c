@@ -289,7 +289,7 @@ static struct request request_of(const kda_problem *p, const struct kda_config *
     if (stage == KDA_STAGE_STEP_ONE)
         strcat(options, " -DKDA_WIDE=1 -DKDA_ONE=1");
     /* 512 items of kda_step on a multiprocessor. */
-    if (stage >= KDA_STAGE_STEP_ONE && stage <= KDA_STAGE_STEP_FEW && c->path == KDA_PATH_PTX)
+    if (stage >= KDA_STAGE_STEP_FEW && stage <= KDA_STAGE_STEP_NARROW && c->path == KDA_PATH_PTX)
         strcat(options, " -cl-nv-maxrregcount=128");
     if (stage == KDA_STAGE_STEP_NARROW)
         strcat(options, " -DKDA_WIDE=0");
