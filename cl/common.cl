@@ -358,7 +358,7 @@ static inline int is_fresh(const struct kda_call_args *a, __global const uchar *
 #define FACTOR_D (FACTOR_A + KDA_CHUNK * KDA_CHUNK)
 #define FACTOR_U (FACTOR_D + PADDED_K) /* C x padded_v; last, since V is an argument */
 
-/* What kda_mma_prepare leaves of one chunk and head instead: images of bf16 as matrix.cl defines
+/* What kda_mma_prepare leaves of one chunk and head instead: images of operands as matrix.cl has
  * them, 64 rows each (of Kd its negative, of A_qk what is below the diagonal), and D, beta and the
  * diagonal of A_qk as floats. In bytes; IMAGE_AT counts elements of an image. */
 #define IMAGE_AT(row, col)                                                                         \

@@ -9,12 +9,12 @@
  *     d[4 n + 0], d[4 n + 1]: row g,     columns 8 n + 2 t and + 1
  *     d[4 n + 2], d[4 n + 3]: row g + 8, the same columns
  *
- * and of a left operand of 64 x 16 s, a[4 s + ..]: the same cells of columns 16 s .., as pairs of
- * bf16 in the order (g, 2 t), (g + 8, 2 t), (g, 2 t + 8), (g + 8, 2 t + 8). So pairs of a result's
- * columns, packed, ARE a left operand: results feed the next product without leaving their lane.
+ * and of a left operand of 64 x 16 s, a[4 s + ..]: the same cells of columns 16 s .., as pairs in
+ * the order (g, 2 t), (g + 8, 2 t), (g, 2 t + 8), (g + 8, 2 t + 8). So pairs of a result's columns,
+ * packed, ARE a left operand: results feed the next product without leaving their lane.
  *
  * A right operand is an image in local memory, aligned to 1024 bytes: 64 rows of 64 or 128 columns
- * of bf16, 64 columns side by side (128 bytes a row), then the other 64; within a row the eight
+ * of 16 bits, 64 columns side by side (128 bytes a row), then the other 64; within a row the eight
  * 16-byte pieces are permuted by the row's number, so that neither rows nor columns of pieces
  * collide in one bank. IMAGE_AT says where a cell is.
  *
@@ -63,42 +63,42 @@ static inline void product_rows(float d[32], const uint a[32], __local const voi
                      "setp.ne.s32 p, 0, 1;\n"
                      "wgmma.fence.sync.aligned;\n"
                      "add.s64 b, %64, 0;\n"
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16\n"
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." OPERAND "." OPERAND "\n"
                      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
                      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
                      "{%32,%33,%34,%35}, b, p, 1, 1, 0;\n"
                      "add.s64 b, %64, 2;\n"
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16\n"
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." OPERAND "." OPERAND "\n"
                      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
                      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
                      "{%36,%37,%38,%39}, b, p, 1, 1, 0;\n"
                      "add.s64 b, %64, 4;\n"
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16\n"
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." OPERAND "." OPERAND "\n"
                      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
                      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
                      "{%40,%41,%42,%43}, b, p, 1, 1, 0;\n"
                      "add.s64 b, %64, 6;\n"
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16\n"
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." OPERAND "." OPERAND "\n"
                      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
                      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
                      "{%44,%45,%46,%47}, b, p, 1, 1, 0;\n"
                      "add.s64 b, %64, 512;\n"
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16\n"
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." OPERAND "." OPERAND "\n"
                      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
                      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
                      "{%48,%49,%50,%51}, b, p, 1, 1, 0;\n"
                      "add.s64 b, %64, 514;\n"
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16\n"
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." OPERAND "." OPERAND "\n"
                      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
                      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
                      "{%52,%53,%54,%55}, b, p, 1, 1, 0;\n"
                      "add.s64 b, %64, 516;\n"
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16\n"
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." OPERAND "." OPERAND "\n"
                      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
                      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
                      "{%56,%57,%58,%59}, b, p, 1, 1, 0;\n"
                      "add.s64 b, %64, 518;\n"
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16\n"
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." OPERAND "." OPERAND "\n"
                      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
                      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
                      "{%60,%61,%62,%63}, b, p, 1, 1, 0;\n"
@@ -115,22 +115,22 @@ static inline void product_square(float d[32], const uint a[16], __local const v
                      "setp.ne.s32 p, 0, 1;\n"
                      "wgmma.fence.sync.aligned;\n"
                      "add.s64 b, %48, 0;\n"
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16\n"
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." OPERAND "." OPERAND "\n"
                      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
                      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
                      "{%32,%33,%34,%35}, b, p, 1, 1, 0;\n"
                      "add.s64 b, %48, 2;\n"
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16\n"
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." OPERAND "." OPERAND "\n"
                      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
                      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
                      "{%36,%37,%38,%39}, b, p, 1, 1, 0;\n"
                      "add.s64 b, %48, 4;\n"
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16\n"
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." OPERAND "." OPERAND "\n"
                      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
                      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
                      "{%40,%41,%42,%43}, b, p, 1, 1, 0;\n"
                      "add.s64 b, %48, 6;\n"
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16\n"
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." OPERAND "." OPERAND "\n"
                      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
                      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
                      "{%44,%45,%46,%47}, b, p, 1, 1, 0;\n"
@@ -147,28 +147,28 @@ static inline void product_cols(float d[64], const uint a[16], __local const voi
                      "setp.ne.s32 p, 0, 1;\n"
                      "wgmma.fence.sync.aligned;\n"
                      "add.s64 b, %80, 0;\n"
-                     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16\n"
+                     "wgmma.mma_async.sync.aligned.m64n128k16.f32." OPERAND "." OPERAND "\n"
                      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
                      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
                      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
                      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63},"
                      "{%64,%65,%66,%67}, b, p, 1, 1, 1;\n"
                      "add.s64 b, %80, 128;\n"
-                     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16\n"
+                     "wgmma.mma_async.sync.aligned.m64n128k16.f32." OPERAND "." OPERAND "\n"
                      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
                      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
                      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
                      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63},"
                      "{%68,%69,%70,%71}, b, p, 1, 1, 1;\n"
                      "add.s64 b, %80, 256;\n"
-                     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16\n"
+                     "wgmma.mma_async.sync.aligned.m64n128k16.f32." OPERAND "." OPERAND "\n"
                      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
                      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
                      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
                      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63},"
                      "{%72,%73,%74,%75}, b, p, 1, 1, 1;\n"
                      "add.s64 b, %80, 384;\n"
-                     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16\n"
+                     "wgmma.mma_async.sync.aligned.m64n128k16.f32." OPERAND "." OPERAND "\n"
                      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
                      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
                      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
@@ -192,6 +192,39 @@ static inline void product_cols(float d[64], const uint a[16], __local const voi
                      :                                                                             \
                      : "memory")
 #define TEAM_SCRATCH(teams)
+
+/* What is seldom so, and the same for all lanes of a warp. */
+#define RARELY(so) (so)
+
+/* Whether one of a warp's numbers is 2 or more, or a lane says `more`, or none is 2^-7 or more.
+ * bits: a lane's pairs of f16, ORed, whose exponents show it in their upper two bits. */
+static inline int lanes_outside(uint bits, int more)
+{
+    int outside;
+    __asm__ volatile("{ .reg .pred more, enough; .reg .b32 b;\n"
+                     "and.b32 b, %1, 0x20002000;\n"
+                     "setp.ne.u32 enough, b, 0;\n"
+                     "and.b32 b, %1, 0x40004000;\n"
+                     "or.b32 b, b, %2;\n"
+                     "setp.ne.u32 more, b, 0;\n"
+                     "vote.sync.any.pred more, more, 0xffffffff;\n"
+                     "vote.sync.any.pred enough, enough, 0xffffffff;\n"
+                     "not.pred enough, enough;\n"
+                     "or.pred more, more, enough;\n"
+                     "selp.b32 %0, 1, 0, more; }"
+                     : "=r"(outside)
+                     : "r"(bits), "r"(more));
+    return outside;
+}
+
+/* The largest of a warp's. */
+static inline float lanes_max(float x, __local float *scratch, int lid)
+{
+    UNROLL
+    for (uint mask = 1; mask < 32; mask *= 2)
+        x = fmax(x, lane_xor(x, mask));
+    return x;
+}
 
 /* Registers of a lane from here on, of 128 that each of 512 items has at first: all warps of a team
  * pass here, all movers, or the last four warps. */
@@ -238,6 +271,8 @@ static inline void tile_store(__local ushort *tile, const uint f[16], int lane)
 #define product_cols(d, a, b)                                                                      \
     product_plain(d, a, (__local const ushort *)(b), 4, 1, team_scratch, lid)
 #define TEAM_REGISTERS
+#define RARELY(so) 1 /* so that no barrier stands in a branch: see step.cl */
+#define lanes_outside(bits, more) 1
 #define product_wait32(pending, d)
 #define product_wait64(pending, d)
 
@@ -257,11 +292,23 @@ product_plain(float *d, const uint *a, __local const ushort *b, int steps, int b
         const int n = i / 4 * 8 + 2 * t + (i & 1), m = row + (i & 2) * 4;
         float sum = d[i];
         for (int k = 0; k < 16 * steps; k++)
-            sum += bf16_to_float(scratch[team][m][k]) *
-                   bf16_to_float(by_columns ? b[IMAGE_AT(k, n)] : b[IMAGE_AT(n, k)]);
+            sum += operand_to_float(scratch[team][m][k]) *
+                   operand_to_float(by_columns ? b[IMAGE_AT(k, n)] : b[IMAGE_AT(n, k)]);
         d[i] = sum;
     }
     barrier(CLK_LOCAL_MEM_FENCE); /* the left operand has been used */
+}
+
+/* scratch: a number for each item. */
+static __attribute__((always_inline)) inline float lanes_max(float x, __local float *scratch,
+                                                             int lid)
+{
+    barrier(CLK_LOCAL_MEM_FENCE); /* scratch has been read */
+    scratch[lid] = x;
+    barrier(CLK_LOCAL_MEM_FENCE); /* all numbers are there */
+    for (int i = 0; i < 32; i++)
+        x = fmax(x, scratch[(lid & ~31) + i]);
+    return x;
 }
 
 static __attribute__((always_inline)) inline void tile_load(uint f[16], __local const ushort *tile,

@@ -10,7 +10,7 @@
  *
  * Both are products of at most 32 numbers in [0, 1], taken anew at every level from the decays.
  * There each token is either a row, k P and q P, or a key, k S, so a level is 32 + 32 rows and 32
- * keys of bf16 operands; what matrix units compute beyond the level's pairs is dropped. P_i holds
+ * keys of operands; what matrix units compute beyond the level's pairs is dropped. P_i holds
  * tokens up to i alone and S_j tokens up to the middle, which is no later than i: nothing that a
  * row uses knows a future token. Levels 2 to 5 are products of operands; the pairs of levels 0 and
  * 1, six in each 4 tokens, and the pairs i = j are summed over channels one by one.
@@ -65,8 +65,8 @@ static inline float fast_beta(beta_t stored)
 #define LOAD_GATES(x, y, from) x = load_gate(from, 0), y = load_gate(from, 1)
 #endif
 
-/* A pair of 16-bit numbers times two factors. */
-#define SCALED(pair, fx, fy) pack_bf16(LOW(pair) * (fx), HIGH(pair) * (fy))
+/* An operand times two factors. */
+#define SCALED(pair, fx, fy) pack_operands(OPERAND_LOW(pair) * (fx), OPERAND_HIGH(pair) * (fy))
 
 /* Sums over channels of 16 values x, by kind: of tokens, k k, q q and q k; of two pairs of each
  * four tokens, k k and q k of the first, of the second. Pair p of four tokens is (PAIR_TOKEN(p),
@@ -83,9 +83,9 @@ enum { SUM_KK, SUM_QQ, SUM_QK, SUM_PAIRS, SUM_KINDS = SUM_PAIRS + 3 };
 /* A pair (i, j) of tokens, the factor between them f. */
 #define PAIR_SUMS(at, i, j, fx, fy)                                                                \
     {                                                                                              \
-        const uint key = multiply_bf16(kx[j], pack_bf16(fx, fy));                                  \
-        x[at] = multiply_bf16(kx[i], key);                                                         \
-        x[(at) + 1] = multiply_bf16(qx[i], key);                                                   \
+        const uint key = multiply_operands(kx[j], pack_operands(fx, fy));                          \
+        x[at] = multiply_operands(kx[i], key);                                                     \
+        x[(at) + 1] = multiply_operands(qx[i], key);                                               \
     }
 #define PAIR_TOKEN(p) (0x332321 >> 4 * (p)&3)
 #define PAIR_KEY(p) (0x010210 >> 4 * (p)&3)
@@ -102,13 +102,13 @@ enum { SUM_KK, SUM_QQ, SUM_QK, SUM_PAIRS, SUM_KINDS = SUM_PAIRS + 3 };
     {                                                                                              \
         x *= ax[i];                                                                                \
         y *= ay[i];                                                                                \
-        const uint factor = pack_bf16(x, y);                                                       \
-        (at)[0] = multiply_bf16(kx[i], factor);                                                    \
-        (at)[32 * (PAIR_ROW / 2)] = multiply_bf16(qx[i], factor);                                  \
+        const uint factor = pack_operands(x, y);                                                   \
+        (at)[0] = multiply_operands(kx[i], factor);                                                \
+        (at)[32 * (PAIR_ROW / 2)] = multiply_operands(qx[i], factor);                              \
     }
 #define WRITE_KEY(at, i)                                                                           \
     {                                                                                              \
-        (at)[64 * (PAIR_ROW / 2)] = multiply_bf16(kx[i], pack_bf16(x, y));                         \
+        (at)[64 * (PAIR_ROW / 2)] = multiply_operands(kx[i], pack_operands(x, y));                 \
         x *= ax[i];                                                                                \
         y *= ay[i];                                                                                \
     }
@@ -170,12 +170,8 @@ enum { SUM_KK, SUM_QQ, SUM_QK, SUM_PAIRS, SUM_KINDS = SUM_PAIRS + 3 };
         const int i = TOKEN_AT(8 * (eight) + (lane >> 2), level, 1);                               \
         const int j = TOKEN_AT(8 * (eight) + 2 * (lane & 3), level, 0);                            \
         if ((i >> ((level) + 1)) == (j >> ((level) + 1))) {                                        \
-            const float4 row = norms[i];                                                           \
-            const float key0 = norms[j].s0, key1 = norms[j + 1].s0;                                \
-            *(__local float2 *)&diagonal[i][j & 15] =                                              \
-                (float2)((d)[0] * key0 * row.s2, (d)[1] * key1 * row.s2);                          \
-            *(__local uint *)(rest->a + IMAGE_AT(i, j)) =                                          \
-                pack_bf16((d)[2] * key0 * row.s1, (d)[3] * key1 * row.s1);                         \
+            *(__local float2 *)&diagonal[i][j & 15] = (float2)((d)[0], (d)[1]) * rest->beta[i];    \
+            *(__local uint *)(rest->a + IMAGE_AT(i, j)) = pack_operands((d)[2], (d)[3]);           \
         }                                                                                          \
     }
 /* Of level 4 or 5. */
@@ -183,9 +179,7 @@ enum { SUM_KK, SUM_QQ, SUM_QK, SUM_PAIRS, SUM_KINDS = SUM_PAIRS + 3 };
     {                                                                                              \
         const int i = TOKEN_AT(8 * (rows8) + (lane >> 2), level, 1);                               \
         const int j = TOKEN_AT(8 * (keys8) + 2 * (lane & 3), level, 0);                            \
-        const float4 row = norms[i];                                                               \
-        const float key0 = norms[j].s0, key1 = norms[j + 1].s0;                                    \
-        split_store(split, i, j, (d)[0] * key0 * row.s2, (d)[1] * key1 * row.s2);                  \
-        *(__local uint *)(rest->a + IMAGE_AT(i, j)) =                                              \
-            pack_bf16((d)[2] * key0 * row.s1, (d)[3] * key1 * row.s1);                             \
+        const float beta_i = rest->beta[i];                                                        \
+        split_store(split, i, j, (d)[0] * beta_i, (d)[1] * beta_i);                                \
+        *(__local uint *)(rest->a + IMAGE_AT(i, j)) = pack_operands((d)[2], (d)[3]);               \
     }

@@ -3,9 +3,10 @@
  * is one block of images (IMAGE_* in common.cl), in the very order in which the scan's products
  * read it.
  *
- * R and A_qk are sums over channels by the rules of mma_operands.cl; norms multiply the sums.
- * (I + R) is inverted by substitution in 16 x 16 blocks and merged as in chunk.cl; the merging
- * products run on matrix units with every number as the sum of two of bf16.
+ * Norms come first, and then q and k are what operands are (operand.cl). R and A_qk are sums over
+ * channels by the rules of mma_operands.cl. (I + R) is inverted by substitution in 16 x 16 blocks
+ * and merged as in chunk.cl; the merging products run on matrix units with every number as the sum
+ * of two of bf16.
  *
  * WORK SPLIT. A work-group is two parts of 256 items, each with its own barriers and its own chunk
  * and head, that take turns until all are done: 512 items make the compiler keep to 128 registers.
@@ -49,12 +50,13 @@ struct memory {
     ushort split[2 * SPLIT_PLANE];
     float diagonal[64][DIAGONAL_ROW], totals[BLOCKS][128], sums[2][SUM_KINDS][64];
     float2 reach[BLOCKS][128]; /* decays from the chunk's start to a block and from it to the end */
-    float4 norms[64];          /* of k; of q, times scale; of k, times beta */
+    float2 norms[64];          /* of k and of q, one divided by them */
     ring_counter arrivals[2 * BLOCKS]; /* of the rows of a block, every other one */
     int turn;                          /* modulo 2 */
     uint number;                       /* of the next chunk and head, in the order of work */
     struct place next;
     uint image; /* of this turn */
+    uint zero;
 };
 
 #define NO_IMAGE 0xffffffffu
@@ -71,8 +73,8 @@ static __attribute__((always_inline)) inline void store_merged(const float z[2][
     for (int n = 0; n < 2; n++) {
         const float2 beta = *(__local const float2 *)&rest->beta[j + 8 * n];
         __local uint *const to = (__local uint *)(rest->l + IMAGE_AT(i, j + 8 * n));
-        to[0] = pack_bf16(z[n][0] * beta.s0, z[n][1] * beta.s1);
-        to[8 * 64 / 2] = pack_bf16(z[n][2] * beta.s0, z[n][3] * beta.s1);
+        to[0] = pack_operands(z[n][0] * beta.s0, z[n][1] * beta.s1);
+        to[8 * 64 / 2] = pack_operands(z[n][2] * beta.s0, z[n][3] * beta.s1);
         if (again) {
             split_store(split, i, j + 8 * n, z[n][0], z[n][1]);
             split_store(split, i + 8, j + 8 * n, z[n][2], z[n][3]);
@@ -111,8 +113,9 @@ solve_block(__local const float (*r)[DIAGONAL_ROW], __local struct rest *rest,
     UNROLL
     for (int i = 0; i < 16; i += 2) {
         const float x = column[i], y = column[i + 1];
-        const uint high = pack_bf16(x, y), low = pack_bf16(x - LOW(high), y - HIGH(high));
-        const uint pair = pack_bf16(c < i ? x * beta : 0.0f, c < i + 1 ? y * beta : 0.0f);
+        const uint high = pack_bf16(x, y);
+        const uint low = pack_bf16(x - BF16_LOW(high), y - BF16_HIGH(high));
+        const uint pair = pack_operands(c < i ? x * beta : 0.0f, c < i + 1 ? y * beta : 0.0f);
         to[i * SPLIT_ROW] = (ushort)high;
         to[(i + 1) * SPLIT_ROW] = (ushort)(high >> 16);
         to[i * SPLIT_ROW + SPLIT_PLANE] = (ushort)low;
@@ -187,8 +190,8 @@ prepare_turn(const struct kda_call_args *a, __global const data_t *q0, __global 
                 qx[i] = *(__local const uint *)(at + 8192 + i * 128);
 #if GATES_ARRIVE
                 const uint both = *(__local const uint *)(at + 16384 + i * 128);
-                ax[i] = LOW(both);
-                ay[i] = HIGH(both);
+                ax[i] = BF16_LOW(both);
+                ay[i] = BF16_HIGH(both);
 #endif
             }
         }
@@ -229,12 +232,44 @@ prepare_turn(const struct kda_call_args *a, __global const data_t *q0, __global 
             uint x[16];
             UNROLL
             for (int i = 0; i < 16; i++)
-                x[i] = multiply_bf16(kx[i], kx[i]);
-            SUM_UP(SUM_KK, SUM_OF_X)
+                x[i] = squares(kx[i]);
+            SUM_UP(SUM_KK, lanes_sum16_bf16(x, (__local float *)area, lid))
             UNROLL
             for (int i = 0; i < 16; i++)
-                x[i] = multiply_bf16(qx[i], qx[i]);
-            SUM_UP(SUM_QQ, SUM_OF_X)
+                x[i] = squares(qx[i]);
+            SUM_UP(SUM_QQ, lanes_sum16_bf16(x, (__local float *)area, lid))
+        }
+        if (lid == SENDER)
+            stores_done();
+        part_barrier(part, PART); /* sums are there; rows are read, the last turn's images stored */
+        PHASE
+        if (lid == SENDER)
+            announce(a, workspace, memory[part].image);
+        if (lid < 64) {
+#if KDA_NORM_QK
+            norms[lid] = (float2)(fast_rsqrt(SUM(SUM_KK, lid) + 1e-6f),
+                                  fast_rsqrt(SUM(SUM_QQ, lid) + 1e-6f));
+#endif
+            rest->beta[lid] = write;
+        }
+        part_barrier(part, PART); /* norms are there */
+        PHASE
+#if KDA_NORM_QK
+        {
+            /* NVIDIA's compiler keeps both halves of a pair that it sees packed, and the pair. */
+            const uint hidden_zero = memory[part].zero;
+            UNROLL
+            for (int i = 0; i < TOKENS; i++) {
+                const float2 norm = norms[block * TOKENS + i];
+                kx[i] = pack_operands(DATA_LOW(kx[i]) * norm.s0, DATA_HIGH(kx[i]) * norm.s0);
+                qx[i] = pack_operands(DATA_LOW(qx[i]) * norm.s1, DATA_HIGH(qx[i]) * norm.s1);
+                kx[i] ^= hidden_zero;
+                qx[i] ^= hidden_zero;
+            }
+        }
+#endif
+        {
+            uint x[16];
             SUM_UP(SUM_QK, lanes_dot16(qx, kx, (__local float *)area, lid))
             UNROLL
             for (int i = 0; i < 16; i += 4) {
@@ -256,23 +291,7 @@ prepare_turn(const struct kda_call_args *a, __global const data_t *q0, __global 
             }
             SUM_UP(SUM_PAIRS + 2, SUM_OF_X)
         }
-        if (lid == SENDER)
-            stores_done();
-        part_barrier(part, PART); /* sums are there; rows are read, the last turn's images stored */
-        PHASE
-        if (lid == SENDER)
-            announce(a, workspace, memory[part].image);
-        if (lid < 64) {
-#if KDA_NORM_QK
-            const float nk = fast_rsqrt(SUM(SUM_KK, lid) + 1e-6f);
-            const float nq = a->scale * fast_rsqrt(SUM(SUM_QQ, lid) + 1e-6f);
-#else
-            const float nk = 1.0f, nq = a->scale;
-#endif
-            norms[lid] = (float4)(nk, nq, nk * write, 0.0f);
-            rest->beta[lid] = write;
-            rest->a_diagonal[lid] = SUM(SUM_QK, lid) * nk * nq;
-        }
+        warp_has_read(); /* what sums were made from */
         WRITE_LEVEL(0, 2)
         WRITE_LEVEL(1, 3)
         {
@@ -282,7 +301,7 @@ prepare_turn(const struct kda_call_args *a, __global const data_t *q0, __global 
                 total *= (float2)(ax[i], ay[i]);
             *(__local float2 *)&totals[block][channel] = total;
         }
-        part_barrier(part, PART); /* operands, norms and totals are there */
+        part_barrier(part, PART); /* operands, sums and totals are there */
         PHASE
         {
             const int eight = warp & 3;
@@ -296,11 +315,13 @@ prepare_turn(const struct kda_call_args *a, __global const data_t *q0, __global 
         if (lid < 192) { /* the pairs within 4 tokens */
             const int p = lid >> 6, at = lid & 63, pair = 2 * p + (at >> 1 & 1);
             const int i = (at & ~3) + PAIR_TOKEN(pair), j = (at & ~3) + PAIR_KEY(pair);
-            const float sum = SUM(SUM_PAIRS + p, at) * norms[j].s0;
+            const float sum = SUM(SUM_PAIRS + p, at);
             if (at & 1)
-                rest->a[IMAGE_AT(i, j)] = float_to_bf16(sum * norms[i].s1);
+                rest->a[IMAGE_AT(i, j)] = (ushort)pack_operands(sum, 0.0f);
             else
-                diagonal[i][j & 15] = sum * norms[i].s2;
+                diagonal[i][j & 15] = sum * rest->beta[i];
+        } else {
+            rest->a_diagonal[lid - 192] = SUM(SUM_QK, lid - 192);
         }
         part_barrier(part, PART); /* operands have been used */
         PHASE
@@ -369,26 +390,23 @@ prepare_turn(const struct kda_call_args *a, __global const data_t *q0, __global 
         __global uchar *const images = IMAGES;
         if (exists) {
             const float4 both = *(__local const float4 *)&reach[block][channel];
-            float2 before = both.s02, behind = both.s13;
+            float2 before = both.s02 / STATE_GAIN, behind = both.s13 * STATE_GAIN;
             __global ushort *const tile =
                 (__global ushort *)images + IMAGE_AT(block * TOKENS, channel & ~63) + (channel & 7);
             const int piece = (channel & 63) >> 3;
             UNROLL
             for (int i = 0; i < TOKENS; i++) {
-                const float2 norm = norms[block * TOKENS + i].s01;
                 __global ushort *const at = tile + (uint)(i * 64 + ((piece ^ (i & 7)) << 3));
                 before *= (float2)(ax[i], ay[i]);
                 *(__global uint *)(at + IMAGE_KD / 2) =
-                    SCALED(kx[i], before.s0 * -norm.s0, before.s1 * -norm.s0);
+                    SCALED(kx[i], -before.s0, -before.s1);
                 *(__global uint *)(at + IMAGE_QD / 2) =
-                    SCALED(qx[i], before.s0 * norm.s1, before.s1 * norm.s1);
+                    SCALED(qx[i], before.s0, before.s1);
             }
             UNROLL
             for (int i = TOKENS - 1; i >= 0; i--) {
-                const float nk = norms[block * TOKENS + i].s0;
                 __global ushort *const at = tile + (uint)(i * 64 + ((piece ^ (i & 7)) << 3));
-                *(__global uint *)(at + IMAGE_KE / 2) =
-                    SCALED(kx[i], behind.s0 * nk, behind.s1 * nk);
+                *(__global uint *)(at + IMAGE_KE / 2) = SCALED(kx[i], behind.s0, behind.s1);
                 behind *= (float2)(ax[i], ay[i]);
             }
         }
@@ -453,6 +471,7 @@ prepare(const struct kda_call_args *a, __global const data_t *q, __global const 
         memory[part].number = (preparer - preparers) * PARTS + part;
         memory[part].next = none;
         memory[part].turn = 1;
+        memory[part].zero = 0;
         ring_init(memory[part].arrivals, BLOCKS, 1 + 32 * GATES_ARRIVE, 1);
     }
     struct coming coming;

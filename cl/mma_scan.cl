@@ -14,14 +14,15 @@
  * KDA_TEAMS teams that share the chunk's images, and what feeds them; it takes one job after the
  * other (mma_jobs.cl), and the rings turn on from job to job.
  *
- *     registers of a lane     S^T 64, packed S^T 32, X -> E 32, O 32, packed X -> E 16, V 16
+ *     registers of a lane     S^T 64, packed S^T 32, X -> E 32, O 32, packed X -> E 16, V 16, beta
+ *                             or A_qk's diagonal 16
  *     local memory, a stage   65 KiB of images, a tile of 9 KiB for each team
  *
  * THE ORDER OF A CHUNK. S waits for three products in a row, and each of these for what lanes do in
  * between; all else runs while they do:
  *
  *     matrix units   | Kd S                       | L X | Ke^T E    Qd S    A_qk E |
- *     lanes          | O of the chunk before, D S |     | the next V               | pack S
+ *     lanes          | O of the chunk before, D S |     | A_qk's diagonal, next V  | pack S
  *
  * What comes from memory and goes there is others' work (copies.cl). Two rings turn, STAGES chunks
  * ahead: of images, which one item fetches as soon as they have been prepared, and whose stage a
@@ -36,11 +37,11 @@
 /* O of a chunk as it is stored: pairs of bf16, or the numbers themselves. */
 #if KDA_OUT_DTYPE == KDA_BF16
 #define RESULTS 16
-#define RESULT(o, i) pack_bf16(o[2 * (i)], o[2 * (i) + 1])
+#define RESULT(o, i) pack_bf16(o[2 * (i)] * gain, o[2 * (i) + 1] * gain)
 typedef uint result_t;
 #else
 #define RESULTS 32
-#define RESULT(o, i) o[i]
+#define RESULT(o, i) o[i] * gain
 typedef float result_t;
 #endif
 
@@ -178,7 +179,7 @@ static __attribute__((always_inline)) inline void exchange(const struct kda_call
         __global state_t *const to = (at) + FIRST_CELL;                                            \
         UNROLL                                                                                     \
         for (int i = 0; i < 64; i++)                                                               \
-            store_state(to, CELL(i), s[i]);                                                        \
+            store_state(to, CELL(i), s[i] * unit);                                                 \
     }
 /* What a job begins with, if no piece came before and it is not fresh. */
 #define FIRST_STATE                                                                                \
@@ -186,6 +187,34 @@ static __attribute__((always_inline)) inline void exchange(const struct kda_call
      job->head * a->initial_state.head_stride)
 /* This warp's columns of a tile. */
 #define TILE(stage) (memory->tiles[stage][warp >> 2] + (warp & 3) * 16)
+
+#define PACK_STATE                                                                                 \
+    UNROLL                                                                                         \
+    for (int i = 0; i < 32; i++)                                                                   \
+        left[i] = pack_operands(s[2 * i], s[2 * i + 1]);
+/* The unit of this chunk (mma_unit.cl), if it is not the last one's. */
+#if OPERANDS_F16
+#define TOO_LARGE(pairs, factor) large = !(pairs_max(pairs) * factor < VALUES_LIMIT);
+#define FIT_UNIT                                                                                   \
+    {                                                                                              \
+        uint bits = 0;                                                                             \
+        UNROLL                                                                                     \
+        for (int i = 0; i < 32; i++)                                                               \
+            bits |= left[i];                                                                       \
+        if (lanes_outside(bits, large)) {                                                          \
+            fit_unit(&unit, s, x, beta, t, UNIT_SCRATCH, lid);                                     \
+            PACK_STATE                                                                             \
+        }                                                                                          \
+    }
+#else
+#define TOO_LARGE(pairs, factor)
+#define FIT_UNIT
+#endif
+#if MOVERS
+#define UNIT_SCRATCH 0
+#else
+#define UNIT_SCRATCH (__local float *)team_scratch
+#endif
 
 /* The next stage, and how often it was filled before, modulo 2. */
 #define NEXT_STAGE                                                                                 \
@@ -240,11 +269,13 @@ static __attribute__((always_inline)) inline void exchange(const struct kda_call
         ring_wait(memory->tile_counters + 2 * stage, turn);                                        \
         lanes_sync();                                                                              \
         tile_load(pairs, TILE(stage), lane);                                                       \
+        const float factor = VALUE_FACTOR(unit);                                                   \
         UNROLL                                                                                     \
         for (int i = 0; i < 16; i++) {                                                             \
-            x[2 * i] = as_float(pairs[i] << 16);                                                   \
-            x[2 * i + 1] = as_float(pairs[i] & 0xffff0000u);                                       \
+            x[2 * i] = DATA_LOW(pairs[i]) * factor;                                                \
+            x[2 * i + 1] = DATA_HIGH(pairs[i]) * factor;                                           \
         }                                                                                          \
+        TOO_LARGE(pairs, factor)                                                                   \
     }
 /* O of the chunk before this one to where this one's V was. */
 #define PUT_OUTPUT                                                                                 \
@@ -322,7 +353,7 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
     TEAM_REGISTERS
 #endif
 
-    float x[32], o[32];
+    float x[32], o[32], gain = 0.0f; /* of the output in o */
     struct target before;
     before.at = out;
     before.rows = 0;
@@ -347,7 +378,8 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
         FETCH_IMAGES(0, 0, lid)
 #endif
         HIDE(g); /* where cells of states are is made out anew for each, not kept */
-        float s[64];
+        float s[64], unit = 1.0f;
+        int large;
         if (KDA_PIECES && chunks > 0 && job->first > job->begin) {
             __global const float *const from =
                 workspace + a->carry_in + (long)job->head * (KDA_K * KDA_V) + FIRST_CELL;
@@ -375,9 +407,7 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
                 STORE_CELLS(CHECKPOINT_AT(chunk_row))
 
             uint left[32], pairs[16];
-            UNROLL
-            for (int i = 0; i < 32; i++)
-                left[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
+            PACK_STATE
             result_t result[RESULTS];
             UNROLL
             for (int i = 0; i < RESULTS; i++) {
@@ -386,6 +416,8 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
             }
             ring_wait(memory->early_counters + 2 * stage, turn);
             lanes_sync();
+            FIT_UNIT
+            gain = a->scale * (unit * STATE_GAIN);
 #if KDA_RULE == KDA_RULE_DELTA
             product_rows(x, left, image + IMAGE_KD);
             product_wait64(1, s); /* for the compiler's sake, which loses count around a loop */
@@ -404,41 +436,47 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
             }
 
             /* E: what needs no product, and the rest. */
+            float2 b[8], a0[8];
+            UNROLL
+            for (int i = 0; i < 8; i++)
+                b[i] = beta[4 * i + t];
 #if KDA_RULE == KDA_RULE_DELTA
             product_wait32(0, x);
 #endif
             UNROLL
             for (int i = 0; i < 32; i += 4) {
-                const float2 b = beta[i + t];
-                pairs[i / 2] = pack_bf16(x[i], x[i + 1]);
-                pairs[i / 2 + 1] = pack_bf16(x[i + 2], x[i + 3]);
-                x[i] *= b.s0;
-                x[i + 1] *= b.s1;
-                x[i + 2] *= b.s0;
-                x[i + 3] *= b.s1;
+                pairs[i / 2] = pack_operands(x[i], x[i + 1]);
+                pairs[i / 2 + 1] = pack_operands(x[i + 2], x[i + 3]);
+                x[i] *= b[i / 4].s0;
+                x[i + 1] *= b[i / 4].s1;
+                x[i + 2] *= b[i / 4].s0;
+                x[i + 3] *= b[i / 4].s1;
             }
 #if KDA_RULE == KDA_RULE_DELTA
             product_square(x, pairs, image + IMAGE_L);
 #endif
+            UNROLL
+            for (int i = 0; i < 8; i++)
+                a0[i] = diagonal[4 * i + t];
+            ring_wait(memory->late_counters + 2 * stage, turn);
+            lanes_sync();
 #if KDA_RULE == KDA_RULE_DELTA
             product_wait32(0, x);
 #endif
             UNROLL
+            for (int i = 0; i < 16; i++)
+                pairs[i] = pack_operands(x[2 * i], x[2 * i + 1]);
+            product_cols(s, pairs, image + IMAGE_KE);
+            UNROLL
             for (int i = 0; i < 32; i += 4) {
-                const float2 a0 = diagonal[i + t];
-                pairs[i / 2] = pack_bf16(x[i], x[i + 1]);
-                pairs[i / 2 + 1] = pack_bf16(x[i + 2], x[i + 3]);
-                o[i] = x[i] * a0.s0;
-                o[i + 1] = x[i + 1] * a0.s1;
-                o[i + 2] = x[i + 2] * a0.s0;
-                o[i + 3] = x[i + 3] * a0.s1;
+                o[i] = x[i] * a0[i / 4].s0;
+                o[i + 1] = x[i + 1] * a0[i / 4].s1;
+                o[i + 2] = x[i + 2] * a0[i / 4].s0;
+                o[i + 3] = x[i + 3] * a0[i / 4].s1;
             }
             lanes_sync(); /* the first images are through */
             if (lane == 0)
                 ring_release(memory->early_counters + 2 * stage);
-            ring_wait(memory->late_counters + 2 * stage, turn);
-            lanes_sync();
-            product_cols(s, pairs, image + IMAGE_KE);
             product_rows(o, left, image + IMAGE_QD);
             product_square(o, pairs, image + IMAGE_A);
 
@@ -470,7 +508,7 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
                 workspace + a->carry_out + (long)job->head * (KDA_K * KDA_V) + FIRST_CELL;
             UNROLL
             for (int i = 0; i < 64; i++)
-                to[CELL(i)] = s[i];
+                to[CELL(i)] = s[i] * unit;
         }
 #if MOVERS
         lanes_sync(); /* the job has been used */

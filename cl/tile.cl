@@ -173,6 +173,12 @@ static inline float4 f16x4_to_float4(uint2 x)
 {
     return vload_half4(0, (const half *)&x);
 }
+static inline uint pack_f16(float low, float high)
+{
+    uint pair;
+    vstore_half2_rte((float2)(low, high), 0, (half *)&pair);
+    return pair;
+}
 static inline void store_f16(__global ushort *p, long i, float x)
 {
     vstore_half_rte(x, 0, (__global half *)(p + i));

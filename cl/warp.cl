@@ -16,16 +16,13 @@
 #define SPLIT_ROW 72
 #define SPLIT_PLANE (64 * SPLIT_ROW)
 
-#define LOW(x) as_float((x) << 16)
-#define HIGH(x) as_float((x)&0xffff0000u)
-
 /* A pair of numbers into a split matrix. */
 static inline void split_store(__local ushort *split, int row, int col, float x, float y)
 {
     __local uint *const at = (__local uint *)(split + row * SPLIT_ROW + col);
     const uint high = pack_bf16(x, y);
     at[0] = high;
-    at[SPLIT_PLANE / 2] = pack_bf16(x - LOW(high), y - HIGH(high));
+    at[SPLIT_PLANE / 2] = pack_bf16(x - BF16_LOW(high), y - BF16_HIGH(high));
 }
 
 /* Of which of its 16 numbers a lane has the sum after lanes_sum16. */
@@ -50,9 +47,9 @@ static inline void split_store(__local ushort *split, int row, int col, float x,
     "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {b0,b1,b2,b3}, [%5 + " #at "];\n"                    \
     "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {a0,a1,a2,a3}, [%4 + " #at "];\n"                    \
     "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {a4,a5,a6,a7}, [%4 + " #at " + 32];\n"               \
-    "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "                                         \
+    "mma.sync.aligned.m16n8k16.row.col.f32." OPERAND "." OPERAND ".f32 "                           \
     "{d0,d1,d2,d3}, {a0,a1,a2,a3}, {b0,b1}, {d0,d1,d2,d3};\n"                                      \
-    "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "                                         \
+    "mma.sync.aligned.m16n8k16.row.col.f32." OPERAND "." OPERAND ".f32 "                           \
     "{e0,e1,e2,e3}, {a4,a5,a6,a7}, {b2,b3}, {e0,e1,e2,e3};\n"
 static inline void product_pairs(float d[4], __local const ushort *k, __local const ushort *q,
                                  __local const ushort *key, int lane)
@@ -73,25 +70,30 @@ static inline void product_pairs(float d[4], __local const ushort *k, __local co
 
 /* The sum of both halves of a pair over the warp, for 16 pairs in each lane: the one of
  * x[SUM_INDEX(lane)]. A product with ones sums over the four lanes of a row g, four pairs at once:
- * column 2 j of ones for pairs 4 j and 4 j + 1 (rows g and g + 8), 2 j + 1 for the next two. */
-static inline void sum16_add(float d[4], const uint x[16], int lid)
-{
-    const int column = (lid & 31) >> 2;
-    uint ones[8];
-    UNROLL
-    for (int j = 0; j < 8; j++)
-        ones[j] = column == j ? 0x3f803f80u : 0;
-#define FOUR_PAIRS(x0, x1, x2, x3, even, odd)                                                      \
-    "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%" #x0 ",%" #x1 ",%" #x2  \
-    ",%" #x3 "}, {%" #even ",%" #odd "}, {%0,%1,%2,%3};\n"
-    __asm__(FOUR_PAIRS(4, 5, 6, 7, 20, 21) FOUR_PAIRS(8, 9, 10, 11, 22, 23)
-                FOUR_PAIRS(12, 13, 14, 15, 24, 25) FOUR_PAIRS(16, 17, 18, 19, 26, 27)
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(x[4]), "r"(x[5]), "r"(x[6]),
-              "r"(x[7]), "r"(x[8]), "r"(x[9]), "r"(x[10]), "r"(x[11]), "r"(x[12]), "r"(x[13]),
-              "r"(x[14]), "r"(x[15]), "r"(ones[0]), "r"(ones[1]), "r"(ones[2]), "r"(ones[3]),
-              "r"(ones[4]), "r"(ones[5]), "r"(ones[6]), "r"(ones[7]));
-}
+ * column 2 j of ones for pairs 4 j and 4 j + 1 (rows g and g + 8), 2 j + 1 for the next two. Pairs
+ * of one or the other type. */
+#define FOUR_PAIRS(type, x0, x1, x2, x3, even, odd)                                                \
+    "mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0,%1,%2,%3}, {%" #x0 ",%" #x1   \
+    ",%" #x2 ",%" #x3 "}, {%" #even ",%" #odd "}, {%0,%1,%2,%3};\n"
+#define SUM16_ADD(name, type, both_one)                                                            \
+    static inline void name(float d[4], const uint x[16], int lid)                                 \
+    {                                                                                              \
+        const int column = (lid & 31) >> 2;                                                        \
+        uint ones[8];                                                                              \
+        UNROLL                                                                                     \
+        for (int j = 0; j < 8; j++)                                                                \
+            ones[j] = column == j ? both_one : 0;                                                  \
+        __asm__(FOUR_PAIRS(type, 4, 5, 6, 7, 20, 21) FOUR_PAIRS(type, 8, 9, 10, 11, 22, 23)        \
+                    FOUR_PAIRS(type, 12, 13, 14, 15, 24, 25)                                       \
+                        FOUR_PAIRS(type, 16, 17, 18, 19, 26, 27)                                   \
+                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                   \
+                : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(x[4]), "r"(x[5]), "r"(x[6]),     \
+                  "r"(x[7]), "r"(x[8]), "r"(x[9]), "r"(x[10]), "r"(x[11]), "r"(x[12]),             \
+                  "r"(x[13]), "r"(x[14]), "r"(x[15]), "r"(ones[0]), "r"(ones[1]), "r"(ones[2]),    \
+                  "r"(ones[3]), "r"(ones[4]), "r"(ones[5]), "r"(ones[6]), "r"(ones[7]));           \
+    }
+SUM16_ADD(sum16_add_bf16, "bf16", 0x3f803f80u)
+SUM16_ADD(sum16_add, OPERAND, OPERAND_ONES)
 static inline float sum16_total(const float d[4], int lid)
 {
     const int upper = lid & 4, last = lid & 8;
@@ -107,6 +109,13 @@ static inline float lanes_sum16(const uint x[16], __local float *scratch, int li
     return sum16_total(d, lid);
 }
 
+static inline float lanes_sum16_bf16(const uint x[16], __local float *scratch, int lid)
+{
+    float d[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    sum16_add_bf16(d, x, lid);
+    return sum16_total(d, lid);
+}
+
 /* The same of products of halves, x y, which are not rounded: what rounding takes from one, a
  * multiply-add finds exactly. */
 static inline float lanes_dot16(const uint x[16], const uint y[16], __local float *scratch, int lid)
@@ -116,9 +125,9 @@ static inline float lanes_dot16(const uint x[16], const uint y[16], __local floa
     UNROLL
     for (int i = 0; i < 16; i++)
         __asm__("{ .reg .b32 n;\n"
-                "mul.rn.bf16x2 %0, %2, %3;\n"
-                "neg.bf16x2 n, %0;\n"
-                "fma.rn.bf16x2 %1, %2, %3, n; }"
+                "mul.rn." OPERAND "x2 %0, %2, %3;\n"
+                "neg." OPERAND "x2 n, %0;\n"
+                "fma.rn." OPERAND "x2 %1, %2, %3, n; }"
                 : "=&r"(product[i]), "=r"(rest[i])
                 : "r"(x[i]), "r"(y[i]));
     sum16_add(d, product, lid);
@@ -178,19 +187,11 @@ static __attribute__((always_inline)) inline void merge(float z[2][4], __local c
                 const float x0 = -y[2 * s][2 * n], x1 = -y[2 * s][2 * n + 1];
                 const float x2 = -y[2 * s + 1][2 * n], x3 = -y[2 * s + 1][2 * n + 1];
                 const uint h0 = pack_bf16(x0, x1), h1 = pack_bf16(x2, x3);
-                const uint l0 = pack_bf16(x0 - LOW(h0), x1 - HIGH(h0));
-                const uint l1 = pack_bf16(x2 - LOW(h1), x3 - HIGH(h1));
+                const uint l0 = pack_bf16(x0 - BF16_LOW(h0), x1 - BF16_HIGH(h0));
+                const uint l1 = pack_bf16(x2 - BF16_LOW(h1), x3 - BF16_HIGH(h1));
                 MULTIPLY_SPLIT(z[n], high, low, h0, h1, l0, l1);
             }
         }
-}
-
-/* Both halves of a pair times those of another, rounded to bf16. */
-static inline uint multiply_bf16(uint x, uint y)
-{
-    uint z;
-    __asm__("mul.rn.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
-    return z;
 }
 
 /* Approximations to about 22 bits; results below the smallest normal number are zero. */
@@ -234,7 +235,7 @@ static __attribute__((always_inline)) inline void product_pairs(float d[4], __lo
                              *column = key + (2 * t + (i & 1)) * PAIR_ROW;
         float sum = 0.0f;
         for (int c = 0; c < 128; c++)
-            sum += bf16_to_float(row[c]) * bf16_to_float(column[c]);
+            sum += operand_to_float(row[c]) * operand_to_float(column[c]);
         d[i] = sum;
     }
 }
@@ -257,7 +258,15 @@ static __attribute__((always_inline)) inline float lanes_sum16(const uint x[16],
 {
     float sums[16];
     for (int i = 0; i < 16; i++)
-        sums[i] = LOW(x[i]) + HIGH(x[i]);
+        sums[i] = OPERAND_LOW(x[i]) + OPERAND_HIGH(x[i]);
+    return lanes_sum(sums, scratch, lid);
+}
+static __attribute__((always_inline)) inline float lanes_sum16_bf16(const uint x[16],
+                                                                    __local float *scratch, int lid)
+{
+    float sums[16];
+    for (int i = 0; i < 16; i++)
+        sums[i] = BF16_LOW(x[i]) + BF16_HIGH(x[i]);
     return lanes_sum(sums, scratch, lid);
 }
 static __attribute__((always_inline)) inline float lanes_dot16(const uint x[16], const uint y[16],
@@ -265,7 +274,7 @@ static __attribute__((always_inline)) inline float lanes_dot16(const uint x[16],
 {
     float sums[16];
     for (int i = 0; i < 16; i++)
-        sums[i] = LOW(x[i]) * LOW(y[i]) + HIGH(x[i]) * HIGH(y[i]);
+        sums[i] = OPERAND_LOW(x[i]) * OPERAND_LOW(y[i]) + OPERAND_HIGH(x[i]) * OPERAND_HIGH(y[i]);
     return lanes_sum(sums, scratch, lid);
 }
 
@@ -292,11 +301,6 @@ static __attribute__((always_inline)) inline void merge(float z[2][4], __local c
         }
         z[i >> 2][i & 3] = sum;
     }
-}
-
-static __attribute__((always_inline)) inline uint multiply_bf16(uint x, uint y)
-{
-    return pack_bf16(LOW(x) * LOW(y), HIGH(x) * HIGH(y));
 }
 
 #define fast_exp2 native_exp2

@@ -171,8 +171,12 @@ typedef enum kda_engine {
      * its chunk.
      *
      * NVIDIA's, of compute capability 9.0: bf16, K = 128, V 64 or 128, chunks of 64. Operands of
-     * products are rounded to bf16: errors of a few 1e-3, which add up where gates hardly forget.
-     * On a processor plain OpenCL C stands in, slowly, for tests.
+     * products are rounded, with KDA_NORM_QK to f16: errors of 3e-4, which add up where gates
+     * hardly forget and one key comes again and again. Then states and values beyond 2^64 become
+     * NaN, so may what beta outside 0 to 2 leads to, rows of k and q of length 1e-6 and less lose
+     * digits, and where values are 1000 times the memory that they meet, a later token of the chunk
+     * can touch the last bit of an earlier output. Else they are rounded to bf16: errors of a few
+     * 1e-3. On a processor plain OpenCL C stands in, slowly, for tests.
      *
      * AMD's (gfx908, gfx90a, gfx942; gfx11, gfx12) and Intel's (Arc, Max): what `fused` takes, with
      * the scan's products on them. Those of gfx9 multiply f32. The others multiply bf16, of which a

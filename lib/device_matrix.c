@@ -33,7 +33,7 @@ static const char source[] =
     "    for (int i = 0; i < 32; i++) {\n"
     "        const int row = lid / 32 * 16 + g + (i & 1) * 8;\n"
     "        const int col = i / 4 * 16 + (i & 2) * 4 + 2 * t;\n"
-    "        a[i] = pack_bf16(cell(row, col), cell(row, col + 1));\n"
+    "        a[i] = pack_operands(cell(row, col), cell(row, col + 1));\n"
     "    }\n"
     "    float x[32], s[64];\n"
     "UNROLL\n"
@@ -66,11 +66,11 @@ static int right_cell(int row, int col)
 /* The right operand as IMAGE_AT in cl/matrix.cl lays it out. */
 static void fill(uint16_t *image)
 {
-    static const uint16_t bf16[] = {0xc000, 0xbf80, 0, 0x3f80, 0x4000}; /* -2 .. 2 */
+    static const uint16_t f16[] = {0xc000, 0xbc00, 0, 0x3c00, 0x4000}; /* -2 .. 2 */
     for (int r = 0; r < ROWS; r++)
         for (int c = 0; c < COLS; c++)
             image[(c / 64 * ROWS + r) * 64 + (((c / 8) & 7) ^ (r & 7)) * 8 + c % 8] =
-                bf16[right_cell(r, c) + 2];
+                f16[right_cell(r, c) + 2];
 }
 
 static bool right(const float *out)
@@ -120,13 +120,14 @@ kda_status kda_device_probe_matrix(kda_context *ctx, const char **says)
     if (d->path != KDA_PATH_PTX)
         return KDA_OK;
     *says = "no: they do not build";
-    kda_status st = kda_program_probe(
-        ctx, true, source, "-cl-std=CL1.2 -DKDA_PATH=2 -DKDA_LANES=32", "kda_probe", &kernel);
+    kda_status st = kda_program_probe(ctx, true, source,
+                                      "-cl-std=CL1.2 -DKDA_PATH=2 -DKDA_LANES=32 -DKDA_NORM_QK=1",
+                                      "kda_probe", &kernel);
     if (st)
         return st == KDA_MEMORY ? st : KDA_OK;
     d->matrix = run(d, kernel);
     clReleaseKernel(kernel);
-    *says = d->matrix ? "yes, bf16 by warp groups" : "no: wrong answer";
+    *says = d->matrix ? "yes, f16 and bf16 by warp groups" : "no: wrong answer";
     if (!d->matrix)
         kda_log(ctx, KDA_LOG_WARN, "matrix units build but give a wrong answer: not used");
     return KDA_OK;

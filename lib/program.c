@@ -13,7 +13,7 @@
 #include "programs.h"
 
 /* Sources of a program, one after the other; NULL where there are fewer. */
-enum { SOURCES = 13 };
+enum { SOURCES = 15 };
 typedef const char *sources[SOURCES];
 
 struct entry {
@@ -270,8 +270,9 @@ static const struct {
     [KDA_STAGE_SCAN] = {"kda_scan", {unit_cl, scan_cl}},
     [KDA_STAGE_GEMM] = {"kda_enter, kda_emit", {gemm_cl}},
     [KDA_STAGE_MMA] = {"kda_mma",
-                       {copies_cl, matrix_cl, warp_cl, mma_order_cl, mma_operands_cl, mma_rows_cl,
-                        mma_prepare_cl, mma_jobs_cl, mma_scan_cl, mma_cl}},
+                       {copies_cl, operand_cl, matrix_cl, warp_cl, mma_order_cl, mma_unit_cl,
+                        mma_operands_cl, mma_rows_cl, mma_prepare_cl, mma_jobs_cl, mma_scan_cl,
+                        mma_cl}},
 };
 
 static struct request request_of(const kda_problem *p, const struct kda_config *c,
@@ -327,7 +328,7 @@ kda_status kda_program_probe(kda_context *ctx, bool matrix, const char *text, co
 {
     struct request r = {.name = name,
                         .source = {args_h, tile_cl, common_cl, unit_cl, matrix ? copies_cl : NULL,
-                                   matrix ? matrix_cl : NULL, text},
+                                   matrix ? operand_cl : NULL, matrix ? matrix_cl : NULL, text},
                         .failure = KDA_LOG_DEBUG};
     strcpy(r.options, options);
     return make_kernel(ctx, &r, name, kernel);

@@ -56,6 +56,12 @@ static const char *const calls[] = {
     "H=2 V=128 lengths=70,5,66 index=4,-1,1 slots=5 in_place=1 cu=i64 " MODEL SOFTPLUS,
     "H=1 V=128 lengths=65 norm=1 q=0 k=0 gate=bounded g=wide state=normal",
     "H=1 V=128 lengths=65 norm=1 q=huge k=huge gate=bounded g=wide state=normal",
+    /* Units of memory: from the first write, from the state, from values beyond it; resets. */
+    "H=1 V=64 lengths=130 norm=1 g=decay beta=0.0001 v=tiny",
+    "H=1 V=64 lengths=130 norm=1 g=slow beta=uniform v=huge state=tiny",
+    "H=1 V=64 lengths=130 norm=1 g=strong beta=uniform v=tiny state=tiny scale=1e20",
+    "H=1 V=64 lengths=200 norm=1 g=-30,0,-0.1 beta=0,0,0.001,2 v=huge state=huge",
+    "H=1 V=64 lengths=130 q=unit k=unit g=decay beta=uniform state=normal", /* in bf16 */
 };
 
 START_TEST(test_mma_call)
@@ -140,6 +146,25 @@ START_TEST(test_mma_later_tokens_change_nothing_earlier)
 }
 END_TEST
 
+/* What unit a warp takes its columns in follows from the state alone. */
+START_TEST(test_mma_any_size_carried_across_chunk_edges)
+{
+    NEEDS_MMA;
+    static const char *const words[] = {"v=tiny state=0", "v=huge beta=0.001 state=0",
+                                        "v=wide state=tiny"};
+    struct call *whole = run(MMA "H=1 V=64 lengths=192 norm=1 g=decay %s", words[_i]);
+    for (int64_t cut = 64; cut < 192; cut += 64) {
+        struct call *head = slice(whole, 0, 0, cut), *tail = slice(whole, 0, cut, 192);
+        run_plan(plan_for(whole), head);
+        for (int64_t i = 0; i < tensor_elements(&head->tensor[FINAL_STATE]); i++)
+            tensor_set(&tail->tensor[INITIAL_STATE], i, tensor_get(&head->tensor[FINAL_STATE], i));
+        run_plan(plan_for(whole), tail);
+        same_rows(OUT, tail, 0, whole, cut, 192 - cut);
+        same_rows(FINAL_STATE, tail, 0, whole, 0, 1);
+    }
+}
+END_TEST
+
 START_TEST(test_mma_workspace_size_does_not_matter)
 {
     NEEDS_MMA;
@@ -215,6 +240,7 @@ TCase *tcase_mma(void)
     tcase_add_test(tcase, test_mma_sequence_alone_and_packed);
     tcase_add_test(tcase, test_mma_state_carried_across_chunk_edges);
     tcase_add_test(tcase, test_mma_later_tokens_change_nothing_earlier);
+    tcase_add_loop_test(tcase, test_mma_any_size_carried_across_chunk_edges, 0, 3);
     tcase_add_test(tcase, test_mma_workspace_size_does_not_matter);
     tcase_add_test(tcase, test_mma_resumption_from_checkpoints);
     return tcase;

@@ -175,7 +175,7 @@ static void expect(const char *path, const char *says, const char *matrix, int w
 START_TEST(test_nvidia)
 {
     play.extensions = "cl_nv_device_attribute_query";
-    expect("ptx_shuffle", "yes, 8 lanes", "yes, bf16 by warp groups", 0);
+    expect("ptx_shuffle", "yes, 8 lanes", "yes, f16 and bf16 by warp groups", 0);
     play.matrix = WRONG;
     expect("ptx_shuffle", "yes, 8 lanes", "no: wrong answer", 1);
     play.matrix = BROKEN;
