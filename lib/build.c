@@ -1,7 +1,8 @@
 /* From a resolved problem to kernels that have proved themselves: configuration, kernels, then a
  * small call whose answer is known. What a device does not build or gets wrong is demoted, step by
- * step, with a warning: a tuned row to the library's own choice, a path of cl/tile.cl to local
- * memory, chunks to the recurrent schedule.
+ * step, with a warning: a tuned row to the library's own choice, matrix units that the caller did
+ * not ask for to the engine fused, a path of cl/tile.cl to local memory, chunks to the recurrent
+ * schedule.
  *
  * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
@@ -186,6 +187,9 @@ static bool demote(kda_plan *plan, kda_problem *p, enum kda_path *path, const ch
         plan->tuned = NULL;
         *p = plan->problem;
         instead = "as a row of kda_context_params.tuned has it: going on without";
+    } else if (c->teams && p->engine == KDA_ENGINE_AUTO) {
+        p->engine = KDA_ENGINE_FUSED;
+        instead = "by matrix units: using the engine fused instead";
     } else if (c->path != KDA_PATH_LOCAL) {
         *path = KDA_PATH_LOCAL;
         instead = "with lane exchange: using local memory instead";

@@ -297,6 +297,22 @@ static kda_status choose_mma(const kda_context *ctx, const kda_problem *p, struc
     return kda_workspace_choose(ctx, p, c);
 }
 
+/* Whether AUTO's engine is mma: on NVIDIA's matrix units, with operands in f16, in no more memory
+ * than the caller allows, unless a row has a shape for another engine's scan. */
+static bool auto_takes_mma(const kda_context *ctx, const kda_problem *p,
+                           const struct kda_tuned *row, const struct kda_config *c)
+{
+    struct kda_config mma = *c;
+    if (p->engine != KDA_ENGINE_AUTO || !ctx->device->matrix || !(p->flags & KDA_NORM_QK) ||
+        mma_obstacle(ctx, p, c) || (row && row->scan_v))
+        return false;
+    mma.engine = KDA_ENGINE_MMA;
+    mma.chunk = 64;
+    mma.teams = 1;
+    kda_config_pad(p, &mma);
+    return !p->max_workspace || kda_workspace_least(p, &mma) <= p->max_workspace;
+}
+
 /* One item a work-group where an item takes whole vectors: its loops are the compiler's to arrange,
  * and no barrier splits them. Elsewhere a role of cl/chunk.cl each, and all channels at once where
  * local memory has room for two work-groups.
@@ -372,9 +388,15 @@ static bool choose_scan(const struct kda_device *d, const kda_problem *p,
  *                                  32 x 32           3.8          3.1
  *     llvmpipe, the same machine   32 x 4            20           14
  *                                  64 x 4            40           19 */
-static int32_t step_limit(const struct kda_device *d, const struct kda_tuned *row)
+static int32_t step_limit(const kda_context *ctx, const kda_problem *p, const struct kda_tuned *row,
+                          const struct kda_config *c)
 {
-    return row && row->recurrent_up_to >= 0 ? row->recurrent_up_to : d->is_cpu ? 27 : 48;
+    if (row && row->recurrent_up_to >= 0)
+        return row->recurrent_up_to;
+    if (ctx->device->is_cpu)
+        return 27;
+    const bool mma = p->engine == KDA_ENGINE_MMA && !ctx->device->unit;
+    return mma || auto_takes_mma(ctx, p, row, c) ? 28 : 48;
 }
 
 static kda_status choose_chunkwise(const kda_context *ctx, const kda_problem *p,
@@ -386,10 +408,9 @@ static kda_status choose_chunkwise(const kda_context *ctx, const kda_problem *p,
     while ((size_t)c->gemm_wg > d->max_work_group)
         c->gemm_wg /= 2;
     c->chunk = choose_chunk(p, d->is_cpu, c->engine);
-    c->step_limit = p->schedule == KDA_SCHEDULE_CHUNKWISE ? 0 : step_limit(d, row);
+    c->step_limit = p->schedule == KDA_SCHEDULE_CHUNKWISE ? 0 : step_limit(ctx, p, row, c);
     choose_prepare(d, p, c);
-    /* AUTO does not take it: its kernels as they stand have yet to be checked on matrix units. */
-    if (p->engine == KDA_ENGINE_MMA && !d->unit)
+    if ((p->engine == KDA_ENGINE_MMA && !d->unit) || auto_takes_mma(ctx, p, row, c))
         return choose_mma(ctx, p, c);
     if (p->engine == KDA_ENGINE_MMA) {
         kda_log(ctx, KDA_LOG_WARN, "matrix units of this kind (%s): never run on hardware",
@@ -410,13 +431,15 @@ static kda_status choose_schedule(const kda_context *ctx, const kda_problem *p,
     if (p->schedule == KDA_SCHEDULE_RECURRENT)
         return KDA_OK;
     const char *obstacle = mma_obstacle(ctx, p, c);
+    if (row && row->engine == KDA_ENGINE_MMA && !ctx->device->unit && !(p->flags & KDA_NORM_QK))
+        obstacle = "without KDA_NORM_QK operands are bf16, which only a caller can ask for";
     if (obstacle && p->engine == KDA_ENGINE_MMA) {
         kda_log(ctx, row ? KDA_LOG_WARN : KDA_LOG_ERROR, "%s: KDA_ENGINE_MMA: %s",
                 row ? "kda_context_params.tuned" : "kda_problem.engine", obstacle);
         return KDA_UNSUPPORTED;
     }
     if (p->schedule == KDA_SCHEDULE_AUTO &&
-        (p->max_tokens <= step_limit(ctx->device, row) || !checkpoints_fit))
+        (p->max_tokens <= step_limit(ctx, p, row, c) || !checkpoints_fit))
         return KDA_OK;
     kda_status st = choose_chunkwise(ctx, p, row, c);
     if (st != KDA_UNSUPPORTED || row || p->schedule != KDA_SCHEDULE_AUTO)

@@ -450,6 +450,9 @@ struct kda_workspace kda_workspace_layout(const kda_problem *p, const struct kda
 /* Most chunks that sequences of together so many tokens can have. */
 int64_t kda_workspace_chunks(const struct kda_config *c, int64_t tokens, int64_t sequences);
 
+/* The bytes that one chunk's pieces take; sets c->piece to that. */
+size_t kda_workspace_least(const kda_problem *p, struct kda_config *c);
+
 /* Sets c->piece to what the limit allows; UNSUPPORTED or INVALID if not one chunk fits. */
 kda_status kda_workspace_choose(const kda_context *ctx, const kda_problem *p, struct kda_config *c);
 

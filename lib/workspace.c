@@ -53,28 +53,33 @@ struct kda_workspace kda_workspace_layout(const kda_problem *p, const struct kda
     return w;
 }
 
+size_t kda_workspace_least(const kda_problem *p, struct kda_config *c)
+{
+    c->piece = 1;
+    return kda_workspace_layout(p, c).bytes;
+}
+
 kda_status kda_workspace_choose(const kda_context *ctx, const kda_problem *p, struct kda_config *c)
 {
     /* 1 GiB: pieces of hundreds of chunks, whose extra launches cost nothing that can be seen. */
     uint64_t limit = p->max_workspace ? p->max_workspace : (uint64_t)1 << 30;
     if (limit > ctx->device->max_alloc_bytes)
         limit = ctx->device->max_alloc_bytes;
-    c->piece = 1;
-    struct kda_workspace least = kda_workspace_layout(p, c);
+    const size_t least = kda_workspace_least(p, c);
     c->piece = 2;
-    uint64_t chunk_bytes = kda_workspace_layout(p, c).bytes - least.bytes;
+    uint64_t chunk_bytes = kda_workspace_layout(p, c).bytes - least;
     c->piece = 1;
-    if (least.bytes > limit) {
+    if (least > limit) {
         kda_log(ctx, p->max_workspace ? KDA_LOG_ERROR : kda_no_chunks_level(p),
                 p->max_workspace
                     ? "kda_problem.max_workspace must be at least %zu for this problem "
                       "(the limit is %llu)"
                     : "one chunk's workspace takes %zu bytes, the device's buffers at "
                       "most %llu",
-                least.bytes, (unsigned long long)limit);
+                least, (unsigned long long)limit);
         return p->max_workspace ? KDA_INVALID : KDA_UNSUPPORTED;
     }
-    c->piece += (int64_t)((limit - least.bytes) / chunk_bytes);
+    c->piece += (int64_t)((limit - least) / chunk_bytes);
     int64_t most = kda_workspace_chunks(c, p->max_tokens, p->max_sequences);
     if (c->piece > most)
         c->piece = most;

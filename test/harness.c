@@ -283,8 +283,7 @@ static void fail_at_worst(const struct call *call, int id, const double *want,
               bound);
 }
 
-/* Whether a plan's description has some words. */
-static bool plan_has(const kda_plan *plan, const char *words)
+bool plan_has(const kda_plan *plan, const char *words)
 {
     char text[256];
     kda_plan_describe(plan, text, sizeof(text));

@@ -99,6 +99,9 @@ struct call *slice(const struct call *call, int64_t sequence, int64_t from, int6
 
 /* The plan for the call's problem: made once, used by all tests, as making one takes long. */
 kda_plan *plan_for(const struct call *call);
+
+/* Whether a plan's description has some words. */
+bool plan_has(const kda_plan *plan, const char *words);
 /* One that no call has used yet. */
 kda_plan *new_plan(const struct call *call);
 /* Destroys all those of plan_for. */

@@ -345,6 +345,80 @@ START_TEST(test_other_sub_groups)
 }
 END_TEST
 
+/* What AUTO, or a row, chooses on a device with NVIDIA's matrix units. */
+START_TEST(test_auto_on_matrix_units)
+{
+#define MODEL                                                                                      \
+    .struct_size = sizeof(kda_problem), .heads = 2, .key_dim = 128, .value_dim = 128,              \
+    .max_tokens = 4096, .dtype = KDA_BF16, .schedule = KDA_SCHEDULE_CHUNKWISE
+    const struct kda_tuned fused = {.engine = KDA_ENGINE_FUSED}, mma = {.engine = KDA_ENGINE_MMA},
+                           scan = {.scan_v = 32, .scan_vec = 4, .scan_rows = 2};
+    const struct {
+        kda_problem problem;
+        const struct kda_tuned *row;
+        kda_engine engine;
+        kda_status status;
+    } choices[] = {
+        {{MODEL, .flags = KDA_NORM_QK}, NULL, KDA_ENGINE_MMA, KDA_OK},
+        {{MODEL, .flags = KDA_NORM_QK, .checkpoint_every = 128}, NULL, KDA_ENGINE_MMA, KDA_OK},
+        {{MODEL, .flags = KDA_NORM_QK, .checkpoint_every = 32}, NULL, KDA_ENGINE_FUSED, KDA_OK},
+        {{MODEL, .flags = KDA_NORM_QK, .chunk = 32}, NULL, KDA_ENGINE_FUSED, KDA_OK},
+        {{MODEL, .flags = KDA_NORM_QK, .engine = KDA_ENGINE_FUSED}, NULL, KDA_ENGINE_FUSED, KDA_OK},
+        {{MODEL, .flags = KDA_NORM_QK, .max_workspace = 1000000}, NULL, KDA_ENGINE_MMA, KDA_OK},
+        {{MODEL}, NULL, KDA_ENGINE_FUSED, KDA_OK},
+        {{MODEL, .engine = KDA_ENGINE_MMA}, NULL, KDA_ENGINE_MMA, KDA_OK},
+        {{MODEL, .flags = KDA_NORM_QK}, &fused, KDA_ENGINE_FUSED, KDA_OK},
+        {{MODEL, .flags = KDA_NORM_QK}, &scan, KDA_ENGINE_FUSED, KDA_OK},
+        {{MODEL}, &mma, 0, KDA_UNSUPPORTED},
+    };
+    play.extensions = "cl_nv_device_attribute_query";
+    kda_context *ctx = open_device(0);
+    ctx->device->is_cpu = false;
+    for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
+        struct kda_config config = {.step_limit = 0};
+        kda_problem p;
+        ck_assert_int_eq(kda_problem_resolve(ctx, &choices[i].problem, &p), KDA_OK);
+        kda_tuned_apply(choices[i].row, &p);
+        ck_assert_int_eq(kda_config_choose(ctx, &p, choices[i].row, KDA_PATH_PTX, &config),
+                         choices[i].status);
+        if (!choices[i].status)
+            ck_assert_msg(config.engine == choices[i].engine &&
+                              (config.engine == KDA_ENGINE_MMA) == (config.teams > 0),
+                          "choice %zu: engine %d, %d teams", i, config.engine, config.teams);
+    }
+    kda_context_destroy(&ctx);
+}
+END_TEST
+
+static void find_line(void *data, kda_log_level level, const char *line)
+{
+    const char **wanted = data;
+    if (level == KDA_LOG_WARN && *wanted && strstr(line, *wanted))
+        *wanted = NULL;
+}
+
+/* PoCL builds none of their kernels: the plan goes on without, and says so. */
+START_TEST(test_auto_goes_on_without_matrix_units)
+{
+    const char *wanted = "by matrix units: using the engine fused instead";
+    const kda_problem problem = {MODEL, .flags = KDA_NORM_QK};
+    char text[256];
+    kda_context *ctx;
+    kda_plan *plan;
+    play.extensions = "cl_nv_device_attribute_query";
+    ck_assert_int_eq(
+        kda_context_create(&ctx, kda_context_params(.backend = KDA_OPENCL, .device = device,
+                                                    .log = find_line, .log_data = &wanted)),
+        KDA_OK);
+    ck_assert_int_eq(kda_plan_create(&plan, ctx, &problem), KDA_OK);
+    kda_plan_describe(plan, text, sizeof text);
+    ck_assert_msg(strstr(text, "engine=fused") && strstr(text, "path=local"), "%s", text);
+    ck_assert_ptr_null(wanted);
+    kda_plan_destroy(&plan);
+    kda_context_destroy(&ctx);
+}
+END_TEST
+
 static void play_nothing(void)
 {
     memset(&play, 0, sizeof play);
@@ -368,6 +442,8 @@ int main(void)
     tcase_add_test(tc, test_small_local_memory);
     tcase_add_test(tc, test_no_work_group);
     tcase_add_test(tc, test_other_sub_groups);
+    tcase_add_test(tc, test_auto_on_matrix_units);
+    tcase_add_test(tc, test_auto_goes_on_without_matrix_units);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     return runner_run(runner) ? EXIT_FAILURE : EXIT_SUCCESS;

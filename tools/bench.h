@@ -26,7 +26,7 @@ struct bench {
     bool by_clock;         /* the driver's event times are useless, so the clock is read instead */
     double copy_bytes_s;   /* bytes read plus bytes written each second by a large copy */
     double f32_flops_s;    /* f32 multiply-adds, two operations each */
-    double matrix_flops_s; /* bf16 multiply-adds on matrix units; 0 without such units */
+    double matrix_flops_s; /* f16 multiply-adds on matrix units; 0 without such units */
     double empty_s;        /* an empty kernel; 0 on the CPU backend */
     double launch_s;       /* what the host takes to enqueue it with an event */
     bool verbose;
@@ -52,10 +52,10 @@ bool bench_cl(struct bench *b, cl_int code, const char *call);
 void bench_limits(struct bench *b);
 /* The value of a fact of the context's, which owns it; "" if there is none of that name. */
 const char *bench_fact(const struct bench *b, const char *name);
-/* The rate of bf16 products by matrix units, or by the plain OpenCL C that stands in for tests. */
+/* The rate of f16 products by matrix units, or by the plain OpenCL C that stands in for tests. */
 double bench_matrix_flops(struct bench *b, bool units);
 
-/* bench_matrix.c: a kernel of bf16 products that writes a float an item, for work-groups of 128;
+/* bench_matrix.c: a kernel of f16 products that writes a float an item, for work-groups of 128;
  * returns the operations of a work-group, 0: it does not build. */
 double bench_matrix_kernel(struct bench *b, bool units, cl_kernel *kernel);
 

@@ -1,5 +1,5 @@
 /* What the device can do at best, measured: the bandwidth of a large copy, the rates of f32
- * multiply-adds and of bf16 products on matrix units, and the time of a kernel that does nothing. A
+ * multiply-adds and of f16 products on matrix units, and the time of a kernel that does nothing. A
  * call can't be faster than the last, nor than its bytes at the first unless they sit in a cache.
  *
  * SPDX-License-Identifier: MIT */

@@ -1,4 +1,4 @@
-/* A kernel of nothing but bf16 products, by the very code that the engine mma is made of: what the
+/* A kernel of nothing but f16 products, by the very code that the engine mma is made of: what the
  * matrix units can do at best, for that engine.
  *
  * SPDX-License-Identifier: MIT */
@@ -18,13 +18,13 @@ static const char source[] =
     "    TEAM_SCRATCH(1)\n"
     "    const int lid = (int)get_local_id(0);\n"
     "    for (int i = lid; i < 64 * 128; i += 128)\n"
-    "        image[i] = float_to_bf16(0.01f * (float)(i % 101 - 50));\n"
+    "        image[i] = (ushort)pack_operands(0.01f * (float)(i % 101 - 50), 0.0f);\n"
     "    barrier(CLK_LOCAL_MEM_FENCE);\n"
     "    uint a[16];\n"
     "    float d[64], sum = 0.0f;\n"
     "UNROLL\n"
     "    for (int i = 0; i < 16; i++)\n"
-    "        a[i] = pack_bf16(0.01f * (float)(lid - i), 0.02f * (float)i);\n"
+    "        a[i] = pack_operands(0.01f * (float)(lid - i), 0.02f * (float)i);\n"
     "UNROLL\n"
     "    for (int i = 0; i < 64; i++)\n"
     "        d[i] = 0.0f;\n"
@@ -45,7 +45,8 @@ double bench_matrix_kernel(struct bench *b, bool units, cl_kernel *kernel)
 {
     const int turns = units ? 128 : 1;
     char options[96];
-    snprintf(options, sizeof options, "-cl-std=CL1.2 -DKDA_PATH=%d -DKDA_LANES=%d -DTURNS=%d",
+    snprintf(options, sizeof options,
+             "-cl-std=CL1.2 -DKDA_PATH=%d -DKDA_LANES=%d -DKDA_NORM_QK=1 -DTURNS=%d",
              units ? KDA_PATH_PTX : KDA_PATH_LOCAL, units ? 32 : 1, turns);
     if (kda_program_probe(b->ctx, true, source, options, "kda_matrix_rate", kernel))
         return 0;

@@ -111,7 +111,7 @@ static void print_device(const struct bench *b)
     if (b->f32_flops_s > 0)
         printf("; f32: %.4g GFLOP/s", 1e-9 * b->f32_flops_s);
     if (b->matrix_flops_s > 0)
-        printf("; bf16 on matrix units: %.4g GFLOP/s", 1e-9 * b->matrix_flops_s);
+        printf("; f16 on matrix units: %.4g GFLOP/s", 1e-9 * b->matrix_flops_s);
     if (b->empty_s > 0)
         printf("; an empty kernel: %.4g us, %.3g us of the host's time to enqueue",
                1e6 * b->empty_s, 1e6 * b->launch_s);
