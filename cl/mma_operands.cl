@@ -65,8 +65,15 @@ static inline float fast_beta(beta_t stored)
 #define LOAD_GATES(x, y, from) x = load_gate(from, 0), y = load_gate(from, 1)
 #endif
 
-/* An operand times two factors. */
+/* An operand times two factors, rounded once. Or the factors are rounded too, which is quicker: not
+ * for Ke, whose errors no later token corrects, nor for bf16. */
 #define SCALED(pair, fx, fy) pack_operands(OPERAND_LOW(pair) * (fx), OPERAND_HIGH(pair) * (fy))
+#if OPERANDS_F16
+#define SCALED_QUICKLY(pair, fx, fy) multiply_operands(pair, pack_operands(fx, fy))
+#else
+#define SCALED_QUICKLY SCALED
+#endif
+#define BOTH_SIGNS 0x80008000u
 
 /* Sums over channels of 16 values x, by kind: of tokens, k k, q q and q k; of two pairs of each
  * four tokens, k k and q k of the first, of the second. Pair p of four tokens is (PAIR_TOKEN(p),

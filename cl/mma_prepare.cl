@@ -399,9 +399,9 @@ prepare_turn(const struct kda_call_args *a, __global const data_t *q0, __global 
                 __global ushort *const at = tile + (uint)(i * 64 + ((piece ^ (i & 7)) << 3));
                 before *= (float2)(ax[i], ay[i]);
                 *(__global uint *)(at + IMAGE_KD / 2) =
-                    SCALED(kx[i], -before.s0, -before.s1);
+                    SCALED_QUICKLY(kx[i], before.s0, before.s1) ^ BOTH_SIGNS;
                 *(__global uint *)(at + IMAGE_QD / 2) =
-                    SCALED(qx[i], before.s0, before.s1);
+                    SCALED_QUICKLY(qx[i], before.s0, before.s1);
             }
             UNROLL
             for (int i = TOKENS - 1; i >= 0; i--) {

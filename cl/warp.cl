@@ -116,22 +116,24 @@ static inline float lanes_sum16_bf16(const uint x[16], __local float *scratch, i
     return sum16_total(d, lid);
 }
 
-/* The same of products of halves, x y, which are not rounded: what rounding takes from one, a
- * multiply-add finds exactly. */
+/* The same of products of halves, x y. What rounding takes from those of bf16, a multiply-add finds
+ * exactly; of f16 it takes too little to matter. */
 static inline float lanes_dot16(const uint x[16], const uint y[16], __local float *scratch, int lid)
 {
     float d[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    uint product[16], rest[16];
+    uint product[16];
     UNROLL
     for (int i = 0; i < 16; i++)
-        __asm__("{ .reg .b32 n;\n"
-                "mul.rn." OPERAND "x2 %0, %2, %3;\n"
-                "neg." OPERAND "x2 n, %0;\n"
-                "fma.rn." OPERAND "x2 %1, %2, %3, n; }"
-                : "=&r"(product[i]), "=r"(rest[i])
+        product[i] = multiply_operands(x[i], y[i]);
+    sum16_add(d, product, lid);
+#if !OPERANDS_F16
+    UNROLL
+    for (int i = 0; i < 16; i++)
+        __asm__("{ .reg .b32 n; neg.bf16x2 n, %0; fma.rn.bf16x2 %0, %1, %2, n; }"
+                : "+r"(product[i])
                 : "r"(x[i]), "r"(y[i]));
     sum16_add(d, product, lid);
-    sum16_add(d, rest, lid);
+#endif
     return sum16_total(d, lid);
 }
 
