@@ -150,7 +150,7 @@ enum { SUM_KK, SUM_QQ, SUM_QK, SUM_PAIRS, SUM_KINDS = SUM_PAIRS + 3 };
         __local uint *const level_at =                                                             \
             (__local uint *)(operands[buffer][NUMBER_OF(block * TOKENS, level)] + channel);        \
         float x = 1.0f, y = 1.0f;                                                                  \
-        UNROLL for (int i = 1; i < half_blocks; i++) if (i <= count)                               \
+        ROLLED for (int i = 1; i <= count; i++)                                                    \
         {                                                                                          \
             const float2 between =                                                                 \
                 *(__local const float2 *)&totals[upper ? block - i : block + i][channel];          \

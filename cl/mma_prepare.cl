@@ -325,8 +325,9 @@ prepare_turn(const struct kda_call_args *a, __global const data_t *q0, __global 
         }
         part_barrier(part, PART); /* operands have been used */
         PHASE
-        WRITE_BLOCK(0, 4)
-        WRITE_BLOCK(1, 5)
+        ROLLED
+        for (int level = 4; level < 6; level++)
+            WRITE_BLOCK(level - 4, level)
         part_barrier(part, PART); /* operands are there */
         PHASE
         UNROLL
