@@ -217,13 +217,12 @@ static inline int lanes_outside(uint bits, int more)
     return outside;
 }
 
-/* The largest of a warp's. */
+/* The largest of a warp's, none of which is negative: then their bits have the same order. */
 static inline float lanes_max(float x, __local float *scratch, int lid)
 {
-    UNROLL
-    for (uint mask = 1; mask < 32; mask *= 2)
-        x = fmax(x, lane_xor(x, mask));
-    return x;
+    uint y;
+    __asm__ volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(y) : "r"(as_uint(x)));
+    return as_float(y);
 }
 
 /* Registers of a lane from here on, of 128 that each of 512 items has at first: all warps of a team

@@ -43,20 +43,20 @@ fit_unit(float *u, float *s, float *x, __local const float2 *beta, int t, __loca
     largest = lanes_max(largest, scratch, lid);
     value = lanes_max(value, scratch, lid);
     if (RARELY(largest == 0.0f)) {
-        float token = 64.0f, write = 0.0f;
+        float to_end = 0.0f, write = 0.0f; /* tokens from the first write on, and this write */
         UNROLL
         for (int i = 28; i >= 0; i -= 4) {
             const float2 b = beta[i + t];
             const float even = fabs(fmax(fabs(x[i]), fabs(x[i + 2])) * b.s0);
             const float odd = fabs(fmax(fabs(x[i + 1]), fabs(x[i + 3])) * b.s1);
             if (odd > 0.0f)
-                token = (float)(2 * i + 1), write = odd;
+                to_end = (float)(63 - 2 * i), write = odd;
             if (even > 0.0f)
-                token = (float)(2 * i), write = even;
+                to_end = (float)(64 - 2 * i), write = even;
         }
-        token += (float)(2 * t);
-        const float first = -lanes_max(-token, scratch, lid);
-        write = lanes_max(token == first ? write : 0.0f, scratch, lid);
+        to_end = fmax(to_end - (float)(2 * t), 0.0f);
+        const float first = lanes_max(to_end, scratch, lid);
+        write = lanes_max(to_end == first ? write : 0.0f, scratch, lid);
         if (largest == 0.0f)
             largest = write;
     }
