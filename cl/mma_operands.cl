@@ -44,11 +44,7 @@ static inline float fast_decay(float g, float bias, float scale, float bound)
 
 static inline float fast_beta(beta_t stored)
 {
-#if KDA_BETA_DTYPE == KDA_F32
-    const float x = stored;
-#else
-    const float x = bf16_to_float(stored);
-#endif
+    const float x = beta_to_float(stored);
 #if KDA_BETA == KDA_BETA_GIVEN
     return x;
 #else

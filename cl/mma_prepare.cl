@@ -190,8 +190,8 @@ prepare_turn(const struct kda_call_args *a, __global const data_t *q0, __global 
                 qx[i] = *(__local const uint *)(at + 8192 + i * 128);
 #if GATES_ARRIVE
                 const uint both = *(__local const uint *)(at + 16384 + i * 128);
-                ax[i] = BF16_LOW(both);
-                ay[i] = BF16_HIGH(both);
+                ax[i] = DATA_LOW(both);
+                ay[i] = DATA_HIGH(both);
 #endif
             }
         }

@@ -34,10 +34,10 @@
 
 #define STAGES (KDA_TEAMS == 1 ? 3 : 2) /* two teams take twice as long for a chunk */
 
-/* O of a chunk as it is stored: pairs of bf16, or the numbers themselves. */
-#if KDA_OUT_DTYPE == KDA_BF16
+/* O of a chunk as it is stored: pairs as of V, or the numbers themselves. */
+#if KDA_OUT_DTYPE != KDA_F32
 #define RESULTS 16
-#define RESULT(o, i) pack_bf16(o[2 * (i)] * gain, o[2 * (i) + 1] * gain)
+#define RESULT(o, i) pack_data(o[2 * (i)] * gain, o[2 * (i) + 1] * gain)
 typedef uint result_t;
 #else
 #define RESULTS 32
@@ -92,7 +92,7 @@ static __attribute__((always_inline)) inline void exchange_wide(const struct kda
         UNROLL
     for (int p = 0; p < 4; p++)
         copy_16(tile + 16 * p * TILE_ROW, v + p * 16 * a->v.token_stride, 16 * p < rows);
-#if KDA_OUT_DTYPE == KDA_BF16
+#if KDA_OUT_DTYPE != KDA_F32
     UNROLL
     for (int p = 0; p < 4; p++)
         if (16 * p < done)
@@ -108,7 +108,7 @@ exchange_narrow(const struct kda_call_args *a, __local ushort *tile, __global co
     for (int i = 0; i < 32; i++) {
         const int row = (i >> 3) * 16, column = i & 7;
         __local ushort *const at = tile + row * TILE_ROW + column;
-#if KDA_OUT_DTYPE == KDA_BF16
+#if KDA_OUT_DTYPE != KDA_F32
         if (row < done)
             out[row * a->out.token_stride + column] = *at;
 #endif
@@ -140,7 +140,7 @@ static __attribute__((always_inline)) inline void exchange(const struct kda_call
         }
 }
 
-#if KDA_OUT_DTYPE == KDA_BF16
+#if KDA_OUT_DTYPE != KDA_F32
 /* A chunk's O takes V's place in its stage. */
 #define PUT_RESULT tile_store(TILE(stage), result, lane)
 #else

@@ -49,10 +49,12 @@ static inline float F16_HIGH(uint x)
 #define DATA "f16"
 #define DATA_LOW F16_LOW
 #define DATA_HIGH F16_HIGH
+#define pack_data pack_f16
 #else
 #define DATA "bf16"
 #define DATA_LOW BF16_LOW
 #define DATA_HIGH BF16_HIGH
+#define pack_data pack_bf16
 #endif
 
 /* The largest number, but for its sign, of 16 pairs of data. */
@@ -72,10 +74,18 @@ static __attribute__((always_inline)) inline float pairs_max(const uint pairs[16
 #endif
 }
 
-/* Both halves of a pair of data squared, as a pair of bf16, which can hold them. */
+/* What both halves of a pair of data squared add up to, as a pair of bf16, which can hold it: the
+ * squares; those of f16, of which bf16 would drop too much, as the upper bits of their sum and the
+ * rest of it. */
 static __attribute__((always_inline)) inline uint squares(uint x)
 {
-#if KDA_PATH == KDA_PATH_PTX && KDA_DTYPE != KDA_F16
+#if KDA_DTYPE == KDA_F16
+    /* Without signs: NVIDIA's compiler would keep both halves of a pair that is used again. */
+    const float low = DATA_LOW(x & 0x7fff7fffu), high = DATA_HIGH(x & 0x7fff7fffu);
+    const float sum = low * low + high * high;
+    const float upper = as_float(as_uint(sum) & 0xffff0000u);
+    return pack_bf16(upper, sum - upper);
+#elif KDA_PATH == KDA_PATH_PTX
     uint z;
     __asm__("mul.rn.bf16x2 %0, %1, %1;" : "=r"(z) : "r"(x));
     return z;

@@ -162,8 +162,8 @@ typedef enum kda_schedule {
 /* Who does the products of the chunkwise schedule. One that is not built, or that the device can't
  * run, answers UNSUPPORTED. */
 typedef enum kda_engine {
-    /* `mma` on NVIDIA's matrix units where it serves the problem, KDA_NORM_QK is set and
-     * max_workspace allows it; else `fused`. */
+    /* `mma` on NVIDIA's matrix units where it serves the problem, dtype is bf16, KDA_NORM_QK is set
+     * and max_workspace allows it; else `fused`. */
     KDA_ENGINE_AUTO = 0,
     /* CLBlast's batched GEMMs. Bends two promises: CLBlast may allocate device memory inside
      * kda_enqueue, and a NaN or infinity in a token can reach earlier tokens of its chunk. */
@@ -171,14 +171,14 @@ typedef enum kda_engine {
     KDA_ENGINE_FUSED = 2, /* portable OpenCL C tile kernels */
     /* Matrix units. A NaN or infinity in a token can reach earlier tokens of its chunk.
      *
-     * NVIDIA's, of compute capability 9.0: bf16, K = 128, V 64 or 128, chunks of 64. With
-     * KDA_NORM_QK operands of products are f16: errors of 3e-4, which add up where gates hardly
-     * forget and one key comes again and again from a state of zero (states 1e-2 off after 2048
-     * such tokens). Its limits: states and values below 2^64; beta from 0 to 2, beyond which what
-     * overflows becomes NaN; rows of q and k of length 1e-6 lose digits, of 1e-9 they are zero; and
-     * a token whose value is 1000 times all memory may touch the last bit of earlier outputs of its
-     * chunk. Without KDA_NORM_QK operands are bf16, without these limits, and errors a few 1e-3. On
-     * a processor plain OpenCL C stands in, slowly, for tests.
+     * NVIDIA's, of compute capability 9.0: dtype bf16 or, with KDA_NORM_QK, f16; K = 128, V 64 or
+     * 128, chunks of 64. With KDA_NORM_QK operands of products are f16: errors of 3e-4, which add
+     * up where gates hardly forget and one key comes again and again from a state of zero (states
+     * 1e-2 off after 2048 such tokens). Its limits: states and values below 2^64; beta from 0 to 2,
+     * beyond which what overflows becomes NaN; rows of q and k of length 1e-6 lose digits, of 1e-9
+     * they are zero; and a token whose value is 1000 times all memory may touch the last bit of
+     * earlier outputs of its chunk. Without KDA_NORM_QK operands are bf16, without these limits,
+     * and errors a few 1e-3. On a processor plain OpenCL C stands in, slowly, for tests.
      *
      * AMD's (gfx908, gfx90a, gfx942; gfx11, gfx12) and Intel's (Arc, Max): what `fused` takes, with
      * the scan's products on them. Those of gfx9 multiply f32. The others multiply bf16, of which a

@@ -265,8 +265,10 @@ static const char *mma_obstacle(const kda_context *ctx, const kda_problem *p,
         return ctx->device->unit == KDA_UNIT_MFMA || p->dtype != KDA_F32
                    ? NULL
                    : "the device's matrix units are for bf16, not for dtype KDA_F32";
-    if (p->dtype != KDA_BF16)
-        return "dtype must be KDA_BF16";
+    if (p->dtype == KDA_F32)
+        return "dtype must be KDA_BF16 or KDA_F16";
+    if (p->dtype == KDA_F16 && !(p->flags & KDA_NORM_QK))
+        return "dtype KDA_F16 needs KDA_NORM_QK: without it products are of bf16";
     if (p->key_dim != 128 || (p->value_dim != 64 && p->value_dim != 128))
         return "key_dim must be 128 and value_dim 64 or 128";
     if ((p->chunk && p->chunk != 64) || p->checkpoint_every % 64)
@@ -297,14 +299,15 @@ static kda_status choose_mma(const kda_context *ctx, const kda_problem *p, struc
     return kda_workspace_choose(ctx, p, c);
 }
 
-/* Whether AUTO's engine is mma: on NVIDIA's matrix units, with operands in f16, in no more memory
- * than the caller allows, unless a row has a shape for another engine's scan. */
+/* Whether AUTO's engine is mma: on NVIDIA's matrix units, for tensors of bf16 with operands in f16,
+ * in no more memory than the caller allows, unless a row has a shape for another engine's scan.
+ * Tensors of f16 show the errors of such operands, which those of bf16 hide. */
 static bool auto_takes_mma(const kda_context *ctx, const kda_problem *p,
                            const struct kda_tuned *row, const struct kda_config *c)
 {
     struct kda_config mma = *c;
     if (p->engine != KDA_ENGINE_AUTO || !ctx->device->matrix || !(p->flags & KDA_NORM_QK) ||
-        mma_obstacle(ctx, p, c) || (row && row->scan_v))
+        p->dtype != KDA_BF16 || mma_obstacle(ctx, p, c) || (row && row->scan_v))
         return false;
     mma.engine = KDA_ENGINE_MMA;
     mma.chunk = 64;

@@ -49,7 +49,7 @@ extern const char *harness_words;
 extern bool harness_verbose;
 
 /* The largest errors since device_open, by the type of the result (kda_dtype): of plans whose
- * arithmetic is f32, and of those whose products round to bf16. */
+ * arithmetic is f32, and of those whose products are of 16-bit operands. */
 enum arithmetic { BY_F32, BY_MATRIX_UNITS, ARITHMETICS };
 extern struct worst {
     double out[KDA_BF16 + 1], state[KDA_BF16 + 1];

@@ -29,6 +29,13 @@ static bool has_matrix_units(void)
     return !strncmp(fact("matrix_units"), "yes", 3);
 }
 
+/* AMD's or Intel's: a device that is to pretend must not get around them. */
+static bool has_other_units(void)
+{
+    const char *units = fact("matrix_units");
+    return strstr(units, "AMD") || strstr(units, "Intel") || getenv("KDA_PRETEND_UNIT");
+}
+
 /* Whether the device runs it: by matrix units, or by plain OpenCL C built by PoCL. */
 static bool has_mma(void)
 {
@@ -62,12 +69,40 @@ static const char *const calls[] = {
     "H=1 V=64 lengths=130 norm=1 g=strong beta=uniform v=tiny state=tiny scale=1e20",
     "H=1 V=64 lengths=200 norm=1 g=-30,0,-0.1 beta=0,0,0.001,2 v=huge state=huge",
     "H=1 V=64 lengths=130 q=unit k=unit g=decay beta=uniform state=normal", /* in bf16 */
+    /* Tensors of f16. */
+    "dtype=f16 H=2 V=128 lengths=200,3 " MODEL BOUNDED,
+    "dtype=f16 H=1 HV=3 V=64 lengths=64,1,0,65 map=modulo layout=vk g_dtype=f32 out_dtype=f32 "
+    "state_dtype=f16 " MODEL SOFTPLUS,
+    "dtype=f16 H=2 V=64 lengths=70,64 g=strong norm=1 activation=sigmoid2 beta_dtype=f32 pad=3,1,5 "
+    "state=normal",
+    "dtype=f16 H=2 V=64 lengths=80 gate=none order=heads rule=additive " MODEL,
+    "dtype=f16 H=2 V=64 lengths=80 per_head=1 out_dtype=f32 " MODEL SOFTPLUS,
+    "dtype=f16 H=1 V=64 lengths=130 norm=1 q=0,0.001 k=huge g=decay beta=uniform",
+    "dtype=f16 H=1 V=64 lengths=65 norm=1 q=1.0015 k=1.0015 g=decay beta=uniform", /* squares */
+    "dtype=f16 H=1 V=64 lengths=150 norm=1 g=slow k=same state=normal beta=1",
+    "dtype=f16 H=1 V=64 lengths=130 norm=1 g=-30,0,-0.1 beta=0,0,0.001,2 v=huge state=huge",
+    "dtype=f16 H=1 V=64 lengths=130 norm=1 g=slow beta=uniform v=65504,-6e-8,1 out_dtype=f32",
+    "dtype=f16 H=1 V=64 lengths=130 norm=1 g=slow beta=uniform v=6e-8,-3e-7,1e-6 out_dtype=f32",
 };
 
 START_TEST(test_mma_call)
 {
     NEEDS_MMA;
     run(MMA "%s", calls[_i]);
+}
+END_TEST
+
+/* Without norms operands are of bf16, whose errors are more than tensors of f16 are allowed. */
+START_TEST(test_mma_f16_needs_norms)
+{
+    NEEDS_MMA;
+    NEEDS(!has_other_units(), "matrix units of AMD and Intel take f16 as it is");
+    struct call *call = make(MMA "dtype=f16 V=64 lengths=64 q=unit k=unit g=decay");
+    kda_plan *plan;
+    char why[512];
+    ck_assert_int_eq(kda_plan_create(&plan, device.ctx, &call->problem), KDA_UNSUPPORTED);
+    device_last_error(why, sizeof why);
+    ck_assert_msg(strstr(why, "KDA_F16 needs KDA_NORM_QK"), "%s", why);
 }
 END_TEST
 
@@ -151,7 +186,7 @@ START_TEST(test_mma_any_size_carried_across_chunk_edges)
 {
     NEEDS_MMA;
     static const char *const words[] = {"v=tiny state=0", "v=huge beta=0.001 state=0",
-                                        "v=wide state=tiny"};
+                                        "v=wide state=tiny", "dtype=f16 v=huge beta=0.001 state=0"};
     struct call *whole = run(MMA "H=1 V=64 lengths=192 norm=1 g=decay %s", words[_i]);
     for (int64_t cut = 64; cut < 192; cut += 64) {
         struct call *head = slice(whole, 0, 0, cut), *tail = slice(whole, 0, cut, 192);
@@ -205,12 +240,9 @@ static const char *const unit_calls[] = {
 START_TEST(test_unit_call)
 {
     NEEDS(device.id, "the CPU backend has no matrix units");
-    const char *units = fact("matrix_units");
-    /* A device that is to pretend must not get around it. */
-    NEEDS(strstr(units, "AMD") || strstr(units, "Intel") || getenv("KDA_PRETEND_UNIT"),
-          "no matrix units of AMD or Intel");
+    NEEDS(has_other_units(), "no matrix units of AMD or Intel");
     struct call *call = make("engine=mma schedule=chunkwise %s", unit_calls[_i]);
-    if (call->problem.dtype == KDA_F32 && strstr(units, "bf16")) {
+    if (call->problem.dtype == KDA_F32 && strstr(fact("matrix_units"), "bf16")) {
         kda_plan *plan;
         ck_assert_int_eq(kda_plan_create(&plan, device.ctx, &call->problem), KDA_UNSUPPORTED);
         return;
@@ -235,12 +267,13 @@ TCase *tcase_mma(void)
     TCase *tcase = tcase_create("mma");
     tcase_add_checked_fixture(tcase, harness_setup, harness_teardown);
     tcase_add_loop_test(tcase, test_mma_call, 0, sizeof(calls) / sizeof(calls[0]));
+    tcase_add_test(tcase, test_mma_f16_needs_norms);
     tcase_add_test(tcase, test_mma_same_call_again);
     tcase_add_test(tcase, test_mma_same_large_call_many_times);
     tcase_add_test(tcase, test_mma_sequence_alone_and_packed);
     tcase_add_test(tcase, test_mma_state_carried_across_chunk_edges);
     tcase_add_test(tcase, test_mma_later_tokens_change_nothing_earlier);
-    tcase_add_loop_test(tcase, test_mma_any_size_carried_across_chunk_edges, 0, 3);
+    tcase_add_loop_test(tcase, test_mma_any_size_carried_across_chunk_edges, 0, 4);
     tcase_add_test(tcase, test_mma_workspace_size_does_not_matter);
     tcase_add_test(tcase, test_mma_resumption_from_checkpoints);
     return tcase;

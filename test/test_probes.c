@@ -348,9 +348,10 @@ END_TEST
 /* What AUTO, or a row, chooses on a device with NVIDIA's matrix units. */
 START_TEST(test_auto_on_matrix_units)
 {
-#define MODEL                                                                                      \
+#define MODEL_OF(type)                                                                             \
     .struct_size = sizeof(kda_problem), .heads = 2, .key_dim = 128, .value_dim = 128,              \
-    .max_tokens = 4096, .dtype = KDA_BF16, .schedule = KDA_SCHEDULE_CHUNKWISE
+    .max_tokens = 4096, .dtype = type, .schedule = KDA_SCHEDULE_CHUNKWISE
+#define MODEL MODEL_OF(KDA_BF16)
     const struct kda_tuned fused = {.engine = KDA_ENGINE_FUSED}, mma = {.engine = KDA_ENGINE_MMA},
                            scan = {.scan_v = 32, .scan_vec = 4, .scan_rows = 2};
     const struct {
@@ -366,6 +367,9 @@ START_TEST(test_auto_on_matrix_units)
         {{MODEL, .flags = KDA_NORM_QK, .engine = KDA_ENGINE_FUSED}, NULL, KDA_ENGINE_FUSED, KDA_OK},
         {{MODEL, .flags = KDA_NORM_QK, .max_workspace = 1000000}, NULL, KDA_ENGINE_MMA, KDA_OK},
         {{MODEL}, NULL, KDA_ENGINE_FUSED, KDA_OK},
+        {{MODEL_OF(KDA_F16), .flags = KDA_NORM_QK}, NULL, KDA_ENGINE_FUSED, KDA_OK},
+        {{MODEL_OF(KDA_F16), .flags = KDA_NORM_QK}, &mma, KDA_ENGINE_MMA, KDA_OK},
+        {{MODEL_OF(KDA_F16), .engine = KDA_ENGINE_MMA}, NULL, 0, KDA_UNSUPPORTED},
         {{MODEL, .engine = KDA_ENGINE_MMA}, NULL, KDA_ENGINE_MMA, KDA_OK},
         {{MODEL, .flags = KDA_NORM_QK}, &fused, KDA_ENGINE_FUSED, KDA_OK},
         {{MODEL, .flags = KDA_NORM_QK}, &scan, KDA_ENGINE_FUSED, KDA_OK},
