@@ -360,18 +360,19 @@ static inline int is_fresh(const struct kda_call_args *a, __global const uchar *
 
 /* What kda_mma_prepare leaves of one chunk and head instead: images of operands as matrix.cl has
  * them, 64 rows each (of Kd its negative, of A_qk what is below the diagonal), and D, beta and the
- * diagonal of A_qk as floats. In bytes; IMAGE_AT counts elements of an image. */
+ * diagonal of A_qk as floats, D with room for 128, which keeps images aligned. In bytes; IMAGE_AT
+ * counts elements of an image. */
 #define IMAGE_AT(row, col)                                                                         \
     ((((col) >> 6) * 64 + (row)) * 64 + (((((col) >> 3) & 7) ^ ((row)&7)) << 3) + ((col)&7))
 #define IMAGE_KD 0
-#define IMAGE_D 16384
-#define IMAGE_BETA 16896
-#define IMAGE_DIAGONAL 17152
-#define IMAGE_L 17408
-#define IMAGE_A 25600 /* the scan needs from here on in the second half of a chunk */
-#define IMAGE_QD 33792
-#define IMAGE_KE 50176
-#define IMAGE_BYTES 66560
+#define IMAGE_D (128 * KDA_K)
+#define IMAGE_BETA (IMAGE_D + 512)
+#define IMAGE_DIAGONAL (IMAGE_BETA + 256)
+#define IMAGE_L (IMAGE_DIAGONAL + 256)
+#define IMAGE_A (IMAGE_L + 8192) /* the scan needs from here on in the second half of a chunk */
+#define IMAGE_QD (IMAGE_A + 8192)
+#define IMAGE_KE (IMAGE_QD + 128 * KDA_K)
+#define IMAGE_BYTES (IMAGE_KE + 128 * KDA_K)
 
 #define HAS_CHECKPOINTS(a) (KDA_CHECKPOINTS && ((a)->has & KDA_HAS_CHECKPOINTS))
 /* Whether a sequence's state after `done` tokens is a checkpoint, and its number. */

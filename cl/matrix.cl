@@ -28,9 +28,9 @@
  * only if the result of a product is one array wherever it is used, and no branch that lanes may
  * take differently stands between a product and its wait.
  *
- *     product_rows      d = d + a b^T      b: 64 rows of 128
+ *     product_rows      d = d + a b^T      b: 64 rows of KDA_K
  *     product_square    d = d + a b^T      b: 64 rows of 64
- *     product_cols      d = d + a b        b: 64 rows of 128
+ *     product_cols      d = d + a b        b: 64 rows of KDA_K
  */
 #if KDA_PATH == KDA_PATH_PTX
 
@@ -86,6 +86,24 @@ static inline void product_square(float d[32], const uint a[16], __local const v
                      : "memory");
 }
 
+#if KDA_K == 64
+
+#define product_rows product_square
+#define FK F32
+static inline void product_cols(float d[32], const uint a[16], __local const void *b)
+{
+    __asm__ volatile(PRODUCT(STEP(64, D32, 32, 33, 34, 35, 48, 0, 1)
+                             STEP(64, D32, 36, 37, 38, 39, 48, 128, 1)
+                             STEP(64, D32, 40, 41, 42, 43, 48, 256, 1)
+                             STEP(64, D32, 44, 45, 46, 47, 48, 384, 1))
+                     : F32(d)
+                     : U16(a), "l"(descriptor(b))
+                     : "memory");
+}
+
+#else
+
+#define FK F64
 static inline void product_rows(float d[32], const uint a[32], __local const void *b)
 {
     __asm__ volatile(PRODUCT(STEP(64, D32, 32, 33, 34, 35, 64, 0, 0)
@@ -112,15 +130,17 @@ static inline void product_cols(float d[64], const uint a[16], __local const voi
                      : "memory");
 }
 
+#endif
+
 /* Waits until all but the last `pending` products are done; d: a result among those. */
 #define product_wait32(pending, d)                                                                 \
     __asm__ volatile(GROUP_TARGET "wgmma.wait_group.sync.aligned " #pending ";"                    \
                      : F32(d)                                                                      \
                      :                                                                             \
                      : "memory")
-#define product_wait64(pending, d)                                                                 \
+#define product_wait_cols(pending, d)                                                              \
     __asm__ volatile(GROUP_TARGET "wgmma.wait_group.sync.aligned " #pending ";"                    \
-                     : F64(d)                                                                      \
+                     : FK(d)                                                                       \
                      :                                                                             \
                      : "memory")
 #define TEAM_SCRATCH(teams)
@@ -196,7 +216,7 @@ static inline void tile_store(__local ushort *tile, const uint f[16], int lane)
  * the work-items of either. `lid`, the caller's, is the work-item's number. */
 #define TEAM_SCRATCH(teams) __local ushort team_scratch[teams][64][128];
 #define product_rows(d, a, b)                                                                      \
-    product_plain(d, a, (__local const ushort *)(b), 8, 0, team_scratch, lid)
+    product_plain(d, a, (__local const ushort *)(b), KDA_K / 16, 0, team_scratch, lid)
 #define product_square(d, a, b)                                                                    \
     product_plain(d, a, (__local const ushort *)(b), 4, 0, team_scratch, lid)
 #define product_cols(d, a, b)                                                                      \
@@ -205,7 +225,7 @@ static inline void tile_store(__local ushort *tile, const uint f[16], int lane)
 #define RARELY(so) 1 /* so that no barrier stands in a branch: see step.cl */
 #define lanes_outside(bits, more) 1
 #define product_wait32(pending, d)
-#define product_wait64(pending, d)
+#define product_wait_cols(pending, d)
 
 static __attribute__((always_inline)) inline void
 product_plain(float *d, const uint *a, __local const ushort *b, int steps, int by_columns,
@@ -219,7 +239,7 @@ product_plain(float *d, const uint *a, __local const ushort *b, int steps, int b
                 scratch[team][row + (r & 1) * 8][16 * s + (r >> 1) * 8 + 2 * t + e] =
                     (ushort)(a[4 * s + r] >> (16 * e));
     barrier(CLK_LOCAL_MEM_FENCE); /* the left operand is complete */
-    for (int i = 0; i < (by_columns ? 64 : 32); i++) {
+    for (int i = 0; i < (by_columns ? KDA_K / 2 : 32); i++) {
         const int n = i / 4 * 8 + 2 * t + (i & 1), m = row + (i & 2) * 4;
         float sum = d[i];
         for (int k = 0; k < 16 * steps; k++)

@@ -11,8 +11,9 @@
  * WORK SPLIT. A work-group is two parts of 256 items, each with its own barriers and its own chunk
  * and head, that take turns until all are done: 512 items make the compiler keep to 128 registers.
  * Of a part, warp w holds the 16 tokens of block w / 2, lane l of it channels 64 (w % 2) + 2 l and
- * the next: decays, k and q in 64 registers. What is over the rest goes to memory that is far away,
- * for local memory leaves little of the first cache: 136 bytes an item cost a third of the time.
+ * the next: decays, k and q in 64 registers. (Of 64 channels odd warps have none: k = q = 0.) What
+ * is over the rest goes to memory that is far away, for local memory leaves little of the first
+ * cache: 136 bytes an item cost a third of the time.
  * (Twice the items with half the tokens want 40 bytes more than their 64 registers, and take 1.2
  * times as long. H200, driver 580.159, 2026-11-30.)
  *
@@ -136,6 +137,7 @@ solve_block(__local const float (*r)[DIAGONAL_ROW], __local struct rest *rest,
 #define warp (lid >> 5)
 #define block (lid >> 6)
 #define channel ((lid & 63) * 2)
+#define has_channels (channel < KDA_K)
 #define area (memory[part].area)
 #define operands ((__local ushort(*)[96][PAIR_ROW])area)
 #define rest (&memory[part].rest)
@@ -177,19 +179,19 @@ prepare_turn(const struct kda_call_args *a, __global const data_t *q0, __global 
     float ax[TOKENS], ay[TOKENS];
     if (begun) {
         PHASE
-        const int inside = rows - block * TOKENS;
+        const int inside = has_channels ? rows - block * TOKENS : 0;
 
         /* Decays, k and q. */
         ring_wait(memory[part].arrivals + 2 * (lid >> 6), memory[part].turn);
         {
             __local const ushort *const at =
-                (__local const ushort *)area + block * (TOKENS * 128) + channel;
+                (__local const ushort *)area + block * (TOKENS * KDA_K) + channel % KDA_K;
             UNROLL
             for (int i = 0; i < TOKENS; i++) {
-                kx[i] = *(__local const uint *)(at + i * 128);
-                qx[i] = *(__local const uint *)(at + 8192 + i * 128);
+                kx[i] = *(__local const uint *)(at + i * KDA_K);
+                qx[i] = *(__local const uint *)(at + 8192 + i * KDA_K);
 #if GATES_ARRIVE
-                const uint both = *(__local const uint *)(at + 16384 + i * 128);
+                const uint both = *(__local const uint *)(at + 16384 + i * KDA_K);
                 ax[i] = DATA_LOW(both);
                 ay[i] = DATA_HIGH(both);
 #endif
@@ -219,7 +221,7 @@ prepare_turn(const struct kda_call_args *a, __global const data_t *q0, __global 
                 ay[i] = fast_decay(ay[i], coming->extras.bias.s1, scale, a->gate_bound);
             }
         }
-        /* Rows past the end did not come: k = q = 0; beta = 0, decay 1. */
+        /* Rows past the end did not come, nor did channels: k = q = 0; beta = 0, decay 1. */
         if (inside < TOKENS)
             UNROLL
         for (int i = 0; i < TOKENS; i++)
@@ -389,7 +391,7 @@ prepare_turn(const struct kda_call_args *a, __global const data_t *q0, __global 
         }
         /* -Kd, Qd, Ke: decayed from the chunk's start and to its end. */
         __global uchar *const images = IMAGES;
-        if (exists) {
+        if (exists && has_channels) {
             const float4 both = *(__local const float4 *)&reach[block][channel];
             float2 before = both.s02 / STATE_GAIN, behind = both.s13 * STATE_GAIN;
             __global ushort *const tile =
@@ -501,6 +503,7 @@ prepare(const struct kda_call_args *a, __global const data_t *q, __global const 
 #undef warp
 #undef block
 #undef channel
+#undef has_channels
 #undef area
 #undef operands
 #undef rest

@@ -14,6 +14,8 @@
 #define HAS_GATE_ROWS (!KDA_GATE_PER_HEAD && KDA_GATE != KDA_GATE_NONE)
 /* They come with k and q: there is no room for f32. */
 #define GATES_ARRIVE (HAS_GATE_ROWS && KDA_G_DTYPE != KDA_F32)
+#define ROW_BYTES (KDA_K * 2)
+#define ROW_PIECES (ROW_BYTES / 16)
 
 /* Where a chunk and head lies: its first token and how many it has; 0: there is none. And of the
  * sequence: its chunks and tokens, so that its next chunk is found without a look at memory. */
@@ -62,23 +64,23 @@ send_for_rows(const struct kda_call_args *a, __global const data_t *k, __global 
     const int wide = a->has & KDA_HAS_WIDE_ROWS;
     k += a->k.offset + kh * a->k.head_stride + (p.start + token0) * a->k.token_stride;
     q += a->q.offset + kh * a->q.head_stride + (p.start + token0) * a->q.token_stride;
-    to += token0 * 128;
+    to += token0 * KDA_K;
     if (!wide) {
         ROLLED
-        for (int i = lane; i < TOKENS * 128 && token0 + i / 128 < p.rows; i += 32) {
-            to[i] = k[i / 128 * a->k.token_stride + i % 128];
-            to[i + 8192] = q[i / 128 * a->q.token_stride + i % 128];
+        for (int i = lane; i < TOKENS * KDA_K && token0 + i / KDA_K < p.rows; i += 32) {
+            to[i] = k[i / KDA_K * a->k.token_stride + i % KDA_K];
+            to[i + 8192] = q[i / KDA_K * a->q.token_stride + i % KDA_K];
         }
         lanes_stored();
     }
     if (one_lane(lane)) {
         const int there = wide ? clamp(p.rows - token0, 0, TOKENS) : 0;
-        arrivals_expect(counter, there * (2 * 256));
+        arrivals_expect(counter, there * (2 * ROW_BYTES));
         ROLLED
         for (int i = 0; i < there; i++) {
-            bulk_copy(to, k, 256, counter);
-            bulk_copy(to + 8192, q, 256, counter);
-            to += 128;
+            bulk_copy(to, k, ROW_BYTES, counter);
+            bulk_copy(to + 8192, q, ROW_BYTES, counter);
+            to += KDA_K;
             k += a->k.token_stride;
             q += a->q.token_stride;
         }
@@ -93,21 +95,21 @@ send_for_gates(const struct kda_call_args *a, __global const gate_t *g, struct p
 {
 #if GATES_ARRIVE
     g += a->g.offset + p.head * a->g.head_stride + (p.start + token0) * a->g.token_stride;
-    to += token0 * 128;
+    to += token0 * KDA_K;
     const int inside = min(p.rows - token0, TOKENS);
     if (a->has & KDA_HAS_WIDE_ROWS) {
-        const int row = lane >> 4, at = (lane & 15) * 8;
+        const int row = lane / ROW_PIECES, at = lane % ROW_PIECES * 8, rows = 32 / ROW_PIECES;
         g += row * a->g.token_stride + at;
-        to += row * 128 + at;
+        to += row * KDA_K + at;
         UNROLL
-        for (int i = 0; i < TOKENS; i += 2) {
-            copy_16(to + i * 128, g, row + i < inside);
-            g += 2 * a->g.token_stride;
+        for (int i = 0; i < TOKENS; i += rows) {
+            copy_16(to + i * KDA_K, g, row + i < inside);
+            g += rows * a->g.token_stride;
         }
     } else {
         ROLLED
-        for (int i = lane; i < inside * 128; i += 32)
-            to[i] = g[i / 128 * a->g.token_stride + i % 128];
+        for (int i = lane; i < inside * KDA_K; i += 32)
+            to[i] = g[i / KDA_K * a->g.token_stride + i % KDA_K];
     }
     ring_filled(counter);
 #endif
@@ -131,7 +133,7 @@ load_extras(const struct kda_call_args *a, __global const beta_t *beta, __global
     if (a->has & KDA_HAS_DT_BIAS)
         e.bias = dt_bias[a->dt_bias + p.head];
 #else
-    if (a->has & KDA_HAS_DT_BIAS) {
+    if ((a->has & KDA_HAS_DT_BIAS) && channel < KDA_K) {
         __global const float *const at = dt_bias + a->dt_bias + (long)p.head * KDA_K + channel;
         e.bias = (float2)(at[0], at[1]);
     }

@@ -15,8 +15,8 @@
  * other (mma_jobs.cl), and the rings turn on from job to job.
  *
  *     registers of a lane     S^T 64, packed S^T 32, X -> E 32, O 32, packed X -> E 16, V 16, beta
- *                             or A_qk's diagonal 16
- *     local memory, a stage   65 KiB of images, a tile of 9 KiB for each team
+ *                             or A_qk's diagonal 16 (of 128 key channels; of 64 S^T is half that)
+ *     local memory, a stage   65 KiB of images (or 41), a tile of 9 KiB for each team
  *
  * THE ORDER OF A CHUNK. S waits for three products in a row, and each of these for what lanes do in
  * between; all else runs while they do:
@@ -178,7 +178,7 @@ static __attribute__((always_inline)) inline void exchange(const struct kda_call
     {                                                                                              \
         __global state_t *const to = (at) + FIRST_CELL;                                            \
         UNROLL                                                                                     \
-        for (int i = 0; i < 64; i++)                                                               \
+        for (int i = 0; i < KDA_K / 2; i++)                                                        \
             store_state(to, CELL(i), s[i] * unit);                                                 \
     }
 /* What a job begins with, if no piece came before and it is not fresh. */
@@ -190,7 +190,7 @@ static __attribute__((always_inline)) inline void exchange(const struct kda_call
 
 #define PACK_STATE                                                                                 \
     UNROLL                                                                                         \
-    for (int i = 0; i < 32; i++)                                                                   \
+    for (int i = 0; i < KDA_K / 4; i++)                                                            \
         left[i] = pack_operands(s[2 * i], s[2 * i + 1]);
 /* The unit of this chunk (mma_unit.cl), if it is not the last one's. */
 #if OPERANDS_F16
@@ -199,7 +199,7 @@ static __attribute__((always_inline)) inline void exchange(const struct kda_call
     {                                                                                              \
         uint bits = 0;                                                                             \
         UNROLL                                                                                     \
-        for (int i = 0; i < 32; i++)                                                               \
+        for (int i = 0; i < KDA_K / 4; i++)                                                        \
             bits |= left[i];                                                                       \
         if (lanes_outside(bits, large)) {                                                          \
             fit_unit(&unit, s, x, beta, t, UNIT_SCRATCH, lid);                                     \
@@ -378,22 +378,22 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
         FETCH_IMAGES(0, 0, lid)
 #endif
         HIDE(g); /* where cells of states are is made out anew for each, not kept */
-        float s[64], unit = 1.0f;
+        float s[KDA_K / 2], unit = 1.0f;
         int large;
         if (KDA_PIECES && chunks > 0 && job->first > job->begin) {
             __global const float *const from =
                 workspace + a->carry_in + (long)job->head * (KDA_K * KDA_V) + FIRST_CELL;
             UNROLL
-            for (int i = 0; i < 64; i++)
+            for (int i = 0; i < KDA_K / 2; i++)
                 s[i] = from[CELL(i)];
         } else if (chunks > 0 && !job->fresh) {
             __global const state_t *const from = FIRST_STATE + FIRST_CELL;
             UNROLL
-            for (int i = 0; i < 64; i++)
+            for (int i = 0; i < KDA_K / 2; i++)
                 s[i] = load_state(from, CELL(i));
         } else {
             UNROLL
-            for (int i = 0; i < 64; i++)
+            for (int i = 0; i < KDA_K / 2; i++)
                 s[i] = 0.0f;
         }
         TAKE_VALUES
@@ -406,7 +406,7 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
             if (is_checkpoint(a, chunk_row, job->length))
                 STORE_CELLS(CHECKPOINT_AT(chunk_row))
 
-            uint left[32], pairs[16];
+            uint left[KDA_K / 4], pairs[16];
             PACK_STATE
             result_t result[RESULTS];
             UNROLL
@@ -420,14 +420,14 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
             gain = a->scale * (unit * STATE_GAIN);
 #if KDA_RULE == KDA_RULE_DELTA
             product_rows(x, left, image + IMAGE_KD);
-            product_wait64(1, s); /* for the compiler's sake, which loses count around a loop */
+            product_wait_cols(1, s); /* for the compiler, which loses count around a loop */
 #endif
 
             /* While they run: the output of the chunk before, and D S. */
             PUT_OUTPUT
             before = target_of(a, out, job, chunk);
             UNROLL
-            for (int i = 0; i < 64; i += 4) {
+            for (int i = 0; i < KDA_K / 2; i += 4) {
                 const float2 d = decay[i + t];
                 s[i] *= d.s0;
                 s[i + 1] *= d.s1;
@@ -491,7 +491,7 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
 #endif
                 TAKE_VALUES
             product_wait32(0, o);
-            product_wait64(0, s);
+            product_wait_cols(0, s);
             if (lane == 0)
                 ring_release(used);
         }
@@ -507,7 +507,7 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
             __global float *const to =
                 workspace + a->carry_out + (long)job->head * (KDA_K * KDA_V) + FIRST_CELL;
             UNROLL
-            for (int i = 0; i < 64; i++)
+            for (int i = 0; i < KDA_K / 2; i++)
                 to[CELL(i)] = s[i] * unit;
         }
 #if MOVERS

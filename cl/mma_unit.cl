@@ -35,7 +35,7 @@ fit_unit(float *u, float *s, float *x, __local const float2 *beta, int t, __loca
 {
     float largest = 0.0f, value = 0.0f;
     UNROLL
-    for (int i = 0; i < 64; i++)
+    for (int i = 0; i < KDA_K / 2; i++)
         largest = fmax(largest, fabs(s[i]));
     UNROLL
     for (int i = 0; i < 32; i++)
@@ -69,7 +69,7 @@ fit_unit(float *u, float *s, float *x, __local const float2 *beta, int t, __loca
     n = clamp(n, -7 - last, 8 - last); /* so that factors are numbers */
     const float factor = POWER_OF_TWO(-8 * n);
     UNROLL
-    for (int i = 0; i < 64; i++)
+    for (int i = 0; i < KDA_K / 2; i++)
         s[i] *= factor;
     UNROLL
     for (int i = 0; i < 32; i++)

@@ -41,8 +41,8 @@ static inline void split_store(__local ushort *split, int row, int col, float x,
                      : "r"(at)                                                                     \
                      : "memory")
 
-/* Eight row tokens by eight keys: d[0], d[1] of k, d[2], d[3] of q, 128 columns each. In one block
- * of assembly: its instructions one by one take NVIDIA's front end several times as long. */
+/* Eight row tokens by eight keys: d[0], d[1] of k, d[2], d[3] of q, KDA_K columns each. In one
+ * block of assembly: its instructions one by one take NVIDIA's front end several times as long. */
 #define PAIRS_OF_32_COLUMNS(at)                                                                    \
     "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {b0,b1,b2,b3}, [%5 + " #at "];\n"                    \
     "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {a0,a1,a2,a3}, [%4 + " #at "];\n"                    \
@@ -51,6 +51,13 @@ static inline void split_store(__local ushort *split, int row, int col, float x,
     "{d0,d1,d2,d3}, {a0,a1,a2,a3}, {b0,b1}, {d0,d1,d2,d3};\n"                                      \
     "mma.sync.aligned.m16n8k16.row.col.f32." OPERAND "." OPERAND ".f32 "                           \
     "{e0,e1,e2,e3}, {a4,a5,a6,a7}, {b2,b3}, {e0,e1,e2,e3};\n"
+#if KDA_K == 64
+#define PAIRS_OF_ALL_COLUMNS PAIRS_OF_32_COLUMNS(0) PAIRS_OF_32_COLUMNS(64)
+#else
+#define PAIRS_OF_ALL_COLUMNS                                                                       \
+    PAIRS_OF_32_COLUMNS(0) PAIRS_OF_32_COLUMNS(64)                                                 \
+    PAIRS_OF_32_COLUMNS(128) PAIRS_OF_32_COLUMNS(192)
+#endif
 static inline void product_pairs(float d[4], __local const ushort *k, __local const ushort *q,
                                  __local const ushort *key, int lane)
 {
@@ -59,8 +66,7 @@ static inline void product_pairs(float d[4], __local const ushort *k, __local co
     __asm__ volatile("{ .reg .b32 a<8>, b<4>; .reg .f32 d<4>, e<4>;\n"
                      "mov.f32 d0, 0f00000000; mov.f32 d1, d0; mov.f32 d2, d0; mov.f32 d3, d0;\n"
                      "mov.f32 e0, d0; mov.f32 e1, d0; mov.f32 e2, d0; mov.f32 e3, d0;\n"
-                     PAIRS_OF_32_COLUMNS(0) PAIRS_OF_32_COLUMNS(64)
-                     PAIRS_OF_32_COLUMNS(128) PAIRS_OF_32_COLUMNS(192)
+                     PAIRS_OF_ALL_COLUMNS
                      "add.f32 %0, d0, e0; add.f32 %1, d1, e1;\n"
                      "add.f32 %2, d2, e2; add.f32 %3, d3, e3; }"
                      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
@@ -236,7 +242,7 @@ static __attribute__((always_inline)) inline void product_pairs(float d[4], __lo
         __local const ushort *row = (i & 2 ? q : k) + g * PAIR_ROW,
                              *column = key + (2 * t + (i & 1)) * PAIR_ROW;
         float sum = 0.0f;
-        for (int c = 0; c < 128; c++)
+        for (int c = 0; c < KDA_K; c++)
             sum += operand_to_float(row[c]) * operand_to_float(column[c]);
         d[i] = sum;
     }

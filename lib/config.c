@@ -269,8 +269,8 @@ static const char *mma_obstacle(const kda_context *ctx, const kda_problem *p,
         return "dtype must be KDA_BF16 or KDA_F16";
     if (p->dtype == KDA_F16 && !(p->flags & KDA_NORM_QK))
         return "dtype KDA_F16 needs KDA_NORM_QK: without it products are of bf16";
-    if (p->key_dim != 128 || (p->value_dim != 64 && p->value_dim != 128))
-        return "key_dim must be 128 and value_dim 64 or 128";
+    if ((p->key_dim != 64 && p->key_dim != 128) || (p->value_dim != 64 && p->value_dim != 128))
+        return "key_dim and value_dim must be 64 or 128";
     if ((p->chunk && p->chunk != 64) || p->checkpoint_every % 64)
         return "chunks have 64 tokens";
     if (ctx->device->max_work_group < MMA_ITEMS)

@@ -43,7 +43,7 @@ static const char source[] =
     "    product_square(x, a, local_image);\n"
     "    product_cols(s, a, local_image);\n"
     "    product_wait32(0, x);\n"
-    "    product_wait64(0, s);\n"
+    "    product_wait_cols(0, s);\n"
     "UNROLL\n"
     "    for (int i = 0; i < 64; i++) {\n"
     "        const int row = lid / 32 * 16 + g + (i & 2) * 4, col = i / 4 * 8 + 2 * t + (i & 1);\n"

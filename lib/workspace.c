@@ -25,8 +25,8 @@ static int64_t factor_floats(const struct kda_config *c)
 {
     int64_t C = c->chunk, K = c->padded_k, V = c->padded_v;
     if (c->teams)
-        return align(66560 / 4);                 /* IMAGE_BYTES in cl/common.cl */
-    return align(3 * C * K + C * C + K + C * V); /* FACTOR_* in cl/common.cl */
+        return align((3 * C * K + 2 * C * C) / 2 + 256); /* IMAGE_BYTES in cl/common.cl */
+    return align(3 * C * K + C * C + K + C * V);         /* FACTOR_* in cl/common.cl */
 }
 
 static int64_t carry_floats(const kda_problem *p, const struct kda_config *c)

@@ -80,6 +80,10 @@ static const struct {
      PROBLEM(.heads = 2, .key_dim = 128, .value_dim = 128, .max_tokens = 128, .dtype = KDA_F16,
              .flags = KDA_NORM_QK, .gate = KDA_GATE_SOFTPLUS, .beta = KDA_BETA_SIGMOID2,
              .engine = KDA_ENGINE_MMA, .state_layout = KDA_STATE_VK, .state_dtype = KDA_BF16)},
+    {"k64_mma", false,
+     PROBLEM(.heads = 4, .key_dim = 64, .value_dim = 128, .max_tokens = 4096, .dtype = KDA_BF16,
+             .gate = KDA_GATE_SOFTPLUS, .beta = KDA_BETA_SIGMOID, .flags = KDA_NORM_QK,
+             .engine = KDA_ENGINE_MMA)},
     {"k60_mma", false,
      PROBLEM(.heads = 1, .key_dim = 60, .value_dim = 5, .max_tokens = 512, .dtype = KDA_BF16,
              .chunk = 16, .rule = KDA_RULE_ADDITIVE, .engine = KDA_ENGINE_MMA)},
@@ -260,7 +264,7 @@ static void make_plans(void)
     for (problem = 0; ctx && problem < KDA_COUNT_OF(problems); problem++) {
         const kda_problem *p = &problems[problem].problem;
         if (p->engine == KDA_ENGINE_MMA && !device->unit &&
-            !((device->matrix || device->is_cpu) && p->key_dim == 128))
+            !((device->matrix || device->is_cpu) && p->key_dim % 64 == 0 && p->key_dim <= 128))
             continue;
         errors += kda_plan_create(&plan, ctx, p) != KDA_OK;
         kda_plan_destroy(&plan);

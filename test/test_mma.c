@@ -8,10 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MMA "engine=mma schedule=chunkwise K=128 dtype=bf16 "
+#define MMA "engine=mma schedule=chunkwise K=128 dtype=bf16 " /* a K behind it counts instead */
 #define SOFTPLUS "gate=softplus a_log=rate dt_bias=normal "
 #define BOUNDED "gate=bounded a_log=rate dt_bias=normal "
 #define MODEL "norm=1 activation=sigmoid state=normal "
+#define K64 "K=64 checkpoint=64 " MODEL BOUNDED
 
 /* The value of a fact of the device's; "" if there is none of that name. */
 static const char *fact(const char *name)
@@ -83,6 +84,15 @@ static const char *const calls[] = {
     "dtype=f16 H=1 V=64 lengths=130 norm=1 g=-30,0,-0.1 beta=0,0,0.001,2 v=huge state=huge",
     "dtype=f16 H=1 V=64 lengths=130 norm=1 g=slow beta=uniform v=65504,-6e-8,1 out_dtype=f32",
     "dtype=f16 H=1 V=64 lengths=130 norm=1 g=slow beta=uniform v=6e-8,-3e-7,1e-6 out_dtype=f32",
+    "K=64 H=1 HV=3 V=64 lengths=64,1,0,130,63,65 map=modulo layout=vk g_dtype=f32 " MODEL SOFTPLUS,
+    "K=64 H=2 V=128 lengths=90,3 rule=additive per_head=1 state_dtype=bf16 out_dtype=f32 " MODEL
+        SOFTPLUS,
+    "K=64 H=2 V=64 lengths=80 gate=none state_dtype=f16 order=heads scale=1 " MODEL,
+    "K=64 H=1 V=128 lengths=130 q=unit k=unit g=decay beta=uniform state=normal",
+    /* Of one program, with those below: each takes long to build. */
+    K64 "H=2 V=128 lengths=70,5,66,200 index=4,-1,1,0 slots=5 in_place=1 cu=i64",
+    K64 "H=3 V=128 lengths=100,64 pad=3,1,5",
+    K64 "H=1 V=128 lengths=130 beta=uniform v=huge state=tiny",
 };
 
 START_TEST(test_mma_call)
@@ -106,12 +116,13 @@ START_TEST(test_mma_f16_needs_norms)
 }
 END_TEST
 
-#define RELATED MMA "H=2 V=128 max_tokens=256 max_sequences=5 " MODEL BOUNDED
+#define RELATED MMA "%s H=2 V=128 max_tokens=256 max_sequences=5"
+static const char *const related[] = {MODEL BOUNDED, K64};
 
 START_TEST(test_mma_same_call_again)
 {
     NEEDS_MMA;
-    struct call *first = run(RELATED "lengths=100,64,7"), *again = copy(first);
+    struct call *first = run(RELATED " lengths=100,64,7", related[_i]), *again = copy(first);
     for (int i = 0; i < 5; i++) {
         run_plan(plan_for(again), again);
         same_results(again, first);
@@ -135,7 +146,7 @@ END_TEST
 START_TEST(test_mma_sequence_alone_and_packed)
 {
     NEEDS_MMA;
-    struct call *all = run(RELATED "lengths=5,0,133,64,17");
+    struct call *all = run(RELATED " lengths=5,0,133,64,17", related[_i]);
     int64_t start = 0;
     for (int64_t n = 0; n < all->sequences; n++) {
         struct call *alone = slice(all, n, 0, all->lengths[n]);
@@ -150,7 +161,7 @@ END_TEST
 START_TEST(test_mma_state_carried_across_chunk_edges)
 {
     NEEDS_MMA;
-    struct call *whole = run(RELATED "lengths=256");
+    struct call *whole = run(RELATED " lengths=256", related[_i]);
     for (int64_t cut = 64; cut < 256; cut += 64) {
         struct call *head = slice(whole, 0, 0, cut), *tail = slice(whole, 0, cut, 256);
         run_plan(plan_for(whole), head);
@@ -168,7 +179,7 @@ START_TEST(test_mma_later_tokens_change_nothing_earlier)
     NEEDS_MMA;
     static const int inputs[] = {Q, K, V, G, BETA};
     for (int64_t same = 3; same < 130; same += 9) {
-        struct call *a = make(RELATED "lengths=130"), *b = copy(a);
+        struct call *a = make(RELATED " lengths=130", related[_i]), *b = copy(a);
         for (size_t n = 0; n < sizeof(inputs) / sizeof(inputs[0]); n++) {
             struct tensor *t = &b->tensor[inputs[n]];
             for (int64_t i = same * t->heads * t->width; i < tensor_elements(t); i++)
@@ -203,10 +214,10 @@ END_TEST
 START_TEST(test_mma_workspace_size_does_not_matter)
 {
     NEEDS_MMA;
-    const char *words = MMA "H=2 V=64 lengths=250,3,100 " MODEL SOFTPLUS;
-    struct call *whole = run("%s", words);
-    size_t size = kda_plan_workspace(plan_for(make(MMA "H=2 V=64 lengths=70 " MODEL SOFTPLUS)));
-    struct call *pieces = run("%s workspace=%zu", words, size);
+    static const char *const words[] = {"V=64 " MODEL SOFTPLUS, "V=128 " K64};
+    struct call *whole = run(MMA "%s H=2 lengths=250,3,100", words[_i]);
+    size_t size = kda_plan_workspace(plan_for(make(MMA "%s H=2 lengths=70", words[_i])));
+    struct call *pieces = run(MMA "%s H=2 lengths=250,3,100 workspace=%zu", words[_i], size);
     same_results(pieces, whole);
 }
 END_TEST
@@ -214,7 +225,7 @@ END_TEST
 START_TEST(test_mma_resumption_from_checkpoints)
 {
     NEEDS_MMA;
-    struct call *whole = run(RELATED "lengths=200 checkpoint=64");
+    struct call *whole = run(RELATED " lengths=200 checkpoint=64", related[_i]);
     const int64_t size = whole->tensor[CHECKPOINTS].heads * whole->tensor[CHECKPOINTS].width;
     for (int64_t c = 0; c < 3; c++) {
         struct call *rest = slice(whole, 0, 64 * (c + 1), 200);
@@ -268,13 +279,13 @@ TCase *tcase_mma(void)
     tcase_add_checked_fixture(tcase, harness_setup, harness_teardown);
     tcase_add_loop_test(tcase, test_mma_call, 0, sizeof(calls) / sizeof(calls[0]));
     tcase_add_test(tcase, test_mma_f16_needs_norms);
-    tcase_add_test(tcase, test_mma_same_call_again);
+    tcase_add_loop_test(tcase, test_mma_same_call_again, 0, 2);
     tcase_add_test(tcase, test_mma_same_large_call_many_times);
-    tcase_add_test(tcase, test_mma_sequence_alone_and_packed);
-    tcase_add_test(tcase, test_mma_state_carried_across_chunk_edges);
-    tcase_add_test(tcase, test_mma_later_tokens_change_nothing_earlier);
+    tcase_add_loop_test(tcase, test_mma_sequence_alone_and_packed, 0, 2);
+    tcase_add_loop_test(tcase, test_mma_state_carried_across_chunk_edges, 0, 2);
+    tcase_add_loop_test(tcase, test_mma_later_tokens_change_nothing_earlier, 0, 2);
     tcase_add_loop_test(tcase, test_mma_any_size_carried_across_chunk_edges, 0, 4);
-    tcase_add_test(tcase, test_mma_workspace_size_does_not_matter);
-    tcase_add_test(tcase, test_mma_resumption_from_checkpoints);
+    tcase_add_loop_test(tcase, test_mma_workspace_size_does_not_matter, 0, 2);
+    tcase_add_loop_test(tcase, test_mma_resumption_from_checkpoints, 0, 2);
     return tcase;
 }

@@ -33,7 +33,7 @@ static const char source[] =
     "        product_cols(d, a, image);\n"
     "        product_cols(d, a, image);\n"
     "        product_cols(d, a, image);\n"
-    "        product_wait64(0, d);\n"
+    "        product_wait_cols(0, d);\n"
     "    }\n"
     "UNROLL\n"
     "    for (int i = 0; i < 64; i++)\n"
