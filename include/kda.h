@@ -172,9 +172,9 @@ typedef enum kda_engine {
     /* Matrix units. A NaN or infinity in a token can reach earlier tokens of its chunk.
      *
      * NVIDIA's, of compute capability 9.0: dtype bf16 or, with KDA_NORM_QK, f16; K and V 64 or 128,
-     * chunks of 64. With KDA_NORM_QK operands of products are f16: errors of 3e-4, which add
-     * up where gates hardly forget and one key comes again and again from a state of zero (states
-     * 1e-2 off after 2048 such tokens). Its limits: states and values below 2^64; beta from 0 to 2,
+     * chunks of 64. With KDA_NORM_QK operands of products are f16: errors of 3e-4, which add up
+     * where gates hardly forget and one key comes again and again from an empty memory on (states
+     * 7e-3 off after 1024 such tokens). Its limits: states and values below 2^64; beta from 0 to 2,
      * beyond which what overflows becomes NaN; rows of q and k of length 1e-6 lose digits, of 1e-9
      * they are zero; and a token whose value is 1000 times all memory may touch the last bit of
      * earlier outputs of its chunk. Without KDA_NORM_QK operands are bf16, without these limits,
