@@ -1,6 +1,6 @@
 /* The matrix-unit engine: the unit in which a warp of a team has its 16 columns, where operands are
  * f16 (operand.cl). With u, a power of two, V, X, E and O of these columns are taken 1 / (8 u)
- * times, and S, which is what 8 such writes can add up to, 1 / u times: Kd and Qd are divided by 8
+ * times, and S, which adds up what is written, 1 / u times: Kd and Qd are divided by 8
  * (STATE_GAIN) and Ke is multiplied by it, which costs nothing. No result depends on u but for what
  * f16 rounds to below 2^-14.
  *

@@ -12,24 +12,8 @@
 /* The halves of a pair as they are stored in q, k and v, and in an operand. */
 #define BF16_LOW(x) as_float((x) << 16)
 #define BF16_HIGH(x) as_float((x)&0xffff0000u)
-#if KDA_PATH == KDA_PATH_PTX
-/* From the pair itself: halves that the compiler knows it keeps, one register each. */
-static inline float F16_LOW(uint x)
-{
-    float y;
-    __asm__("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l; }" : "=f"(y) : "r"(x));
-    return y;
-}
-static inline float F16_HIGH(uint x)
-{
-    float y;
-    __asm__("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h; }" : "=f"(y) : "r"(x));
-    return y;
-}
-#else
 #define F16_LOW(x) f16_to_float((ushort)(x))
 #define F16_HIGH(x) f16_to_float((ushort)((x) >> 16))
-#endif
 
 #if OPERANDS_F16
 #define OPERAND "f16"
