@@ -36,6 +36,9 @@ struct kda_layout {
 #define KDA_HAS_WIDE_STATES (1 << 12) /* every state row is aligned for the vector accesses */
 #define KDA_HAS_WIDE_ROWS (1 << 13)   /* so is every row of q, k, v, g and out, for 16 bytes */
 
+/* Columns of S that a work-group of kda_mma_join has. */
+#define KDA_JOIN_COLUMNS 4
+
 /* Members that cl/step.cl needs of every call come first: each line of 64 bytes that a work-group
  * touches costs it a wait. */
 struct kda_call_args {
@@ -53,13 +56,16 @@ struct kda_call_args {
     /* The workspace of the chunkwise schedule, in floats: see lib/workspace.c. */
     kda_i64 table, factors, factor_stride, carry_in, carry_out;
     kda_i64 states_in, states_out, products; /* clblast engine */
-    kda_i64 progress, call;                  /* mma engine, as the next two: see cl/mma_order.cl */
+    kda_i64 progress, call;                  /* mma engine: see cl/mma_order.cl */
     kda_i32 first_chunk, chunk_count;        /* of this piece, counted over all sequences */
     kda_i32 chunks_each;                     /* of every sequence, without cu_seqlens */
-    kda_i32 piece, step; /* clblast engine: chunks of a full piece, the one at work */
-    kda_i32 padded_v;    /* columns of U and of the carried states */
-    kda_i32 preparers, heads_abreast;
+    kda_i32 piece, step;              /* clblast engine: chunks of a full piece, the one at work */
+    kda_i32 padded_v;                 /* columns of U and of the carried states */
+    kda_i32 preparers, heads_abreast; /* mma engine */
 };
+/* The mma engine, where it cuts sequences (cl/mma_segments.cl), has states that segments begin with
+ * at states_in, and while it makes maps these at states_out, which is 0 otherwise; a segment has
+ * `piece` chunks, a sequence of the call at most `step` segments. */
 
 /* The same for cl/few.cl, most of it in 32 bits. */
 struct kda_few_layout {

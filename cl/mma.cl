@@ -55,3 +55,12 @@ kda_mma_scan(const struct kda_call_args a, __global const data_t *v, __global co
 }
 
 #endif
+
+#if KDA_SEGMENTS
+__kernel WORK_GROUP(KDA_K) void kda_mma_join(const struct kda_call_args a,
+                                             __global float *workspace)
+{
+    __local float s[KDA_K][KDA_JOIN_COLUMNS];
+    join_segments(&a, workspace, s);
+}
+#endif

@@ -1,5 +1,5 @@
-/* The matrix-unit engine: the jobs of a work-group that scans (mma_scan.cl), a sequence, head and
- * tile of columns each, and how its warps come to know of them.
+/* The matrix-unit engine: the jobs of a work-group that scans (mma_scan.cl), a sequence or segment
+ * of one, head and tile of columns each, and how its warps come to know of them.
  *
  * Where sequences lie is several looks at memory and divisions, one after the other: about a
  * chunk's time. So a warp of its own, the scout, does nothing else, and leaves jobs in a ring for
@@ -18,7 +18,14 @@
 #define KDA_V 128 /* value_dim, a multiple of 64 KDA_TEAMS */
 #endif
 #define TEAM_WARPS (4 * KDA_TEAMS)
-#define TILES (KDA_V / (64 * KDA_TEAMS)) /* jobs of a sequence and head */
+/* Jobs of a sequence or segment and head, and how many segments every sequence is taken to have. */
+#if KDA_SEGMENTS
+#define TILES ((uint)(MAPPING(a) ? MAP_COLUMNS : KDA_V) / (64 * KDA_TEAMS))
+#define SEGMENTS ((uint)a->step)
+#else
+#define TILES (KDA_V / (64 * KDA_TEAMS))
+#define SEGMENTS 1u
+#endif
 /* The items that fetch images and that scout; the warps that read jobs. */
 #define FETCHER (32 * TEAM_WARPS + MOVERS)
 #define SCOUT (FETCHER + 32)
@@ -30,6 +37,9 @@ struct job {
     long start, length;            /* its first token and tokens */
     int begin, end, first, chunks; /* its chunks; the piece's first of them, and how many */
     int head, col, fresh;
+#if KDA_SEGMENTS
+    long place; /* of the segment */
+#endif
 };
 
 /* So many jobs are known at a time: teams at the end of one, what feeds them chunks ahead. */
@@ -49,21 +59,33 @@ find_job(const struct kda_call_args *a, __global const int *cu_seqlens,
     struct job j;
     j.from = j.to = j.start = j.length = 0;
     j.begin = j.end = j.first = j.chunks = j.head = j.col = j.fresh = 0;
-    if (number >= sequences * (uint)a->value_heads * TILES)
+    if (number >= sequences * SEGMENTS * (uint)a->value_heads * TILES)
         return j;
-    const uint2 at = order_of(a, number / TILES, sequences);
-    const long n = chunked_sequence(a, workspace, at.s0);
+    const uint2 at = order_of(a, number / TILES, sequences * SEGMENTS);
+    const long n = chunked_sequence(a, workspace, at.s0 / SEGMENTS);
     j.head = (int)at.s1;
     j.col = (int)(number % TILES) * (64 * KDA_TEAMS);
     j.begin = chunk_start(a, workspace, n);
     j.end = chunk_start(a, workspace, n + 1);
+#if KDA_SEGMENTS
+    const int segment = (int)(at.s0 % SEGMENTS);
+    j.first = min(j.begin + segment * a->piece, j.end);
+    j.place = segment_place(a, j.begin, n, segment, j.head);
+    const int until = j.first + a->piece;
+#else
     j.first = max(j.begin, a->first_chunk);
+    const int until = a->first_chunk + a->chunk_count;
+#endif
     j.from = sequence_slot(a, state_index, accepted, n);
     j.fresh = is_fresh(a, fresh, n);
     j.start = sequence_start(a, cu_seqlens, n);
     j.length = sequence_start(a, cu_seqlens, n + 1) - j.start;
-    const int last = j.from < 0 ? 0 : min(j.end, a->first_chunk + a->chunk_count);
+    const int last = j.from < 0 ? 0 : min(j.end, until);
     j.chunks = max(last - j.first, 0);
+#if KDA_SEGMENTS
+    if (MAPPING(a) && (last == j.end || (segment == 0 && j.col >= KDA_V)))
+        j.chunks = 0; /* nobody asks for this part of a map */
+#endif
     j.to = last == j.end ? write_slot(a, write_index, n, 0) : -1;
     return j;
 }
@@ -76,7 +98,7 @@ scout(const struct kda_call_args *a, __global const int *cu_seqlens,
       __global const int *accepted, __global const uchar *fresh, __global const float *workspace,
       __local struct jobs *jobs, uint scanner, uint scanners)
 {
-    const uint all = chunked_sequences(a, workspace) * (uint)a->value_heads * TILES;
+    const uint all = chunked_sequences(a, workspace) * SEGMENTS * (uint)a->value_heads * TILES;
     int found = 0;
     for (uint number = scanner, last = 0; !last; number += scanners) {
         last = number >= all;

@@ -45,6 +45,20 @@ typedef uint result_t;
 typedef float result_t;
 #endif
 
+/* Where sequences are cut (mma_segments.cl): whether the launch makes maps, of which only S is
+ * wanted, and whose last columns have no V. Rows of V of a chunk, of whose O `next` knows, and
+ * whether there is such a chunk. */
+#if KDA_SEGMENTS
+#define IS_MAP MAPPING(a)
+#define COMES(next, chunk) ((chunk) < job->chunks)
+#define VALUE_ROWS(next, chunk)                                                                    \
+    (COMES(next, chunk) && job->col < KDA_V ? ROWS(*job, chunk) : 0)
+#else
+#define IS_MAP 0
+#define COMES(next, chunk) (next.rows > 0)
+#define VALUE_ROWS(next, chunk) next.rows
+#endif
+
 /* Where O of a chunk goes: the columns of this work-group, and how many tokens; 0: there is none.
  */
 struct target {
@@ -72,7 +86,7 @@ static __attribute__((always_inline)) inline struct target target_of(const struc
     struct target t;
     t.at = out + a->out.offset + j->head * a->out.head_stride +
            (j->start + ROW_OF(*j, chunk)) * a->out.token_stride + j->col;
-    t.rows = ROWS(*j, chunk);
+    t.rows = IS_MAP ? 0 : ROWS(*j, chunk);
     return t;
 }
 
@@ -117,13 +131,14 @@ exchange_narrow(const struct kda_call_args *a, __local ushort *tile, __global co
     }
 }
 
-/* Sends off the O that a tile has, and for the `rows` rows of V that begin at `v`, with zeros
- * behind them; there may be none of either. An item's own pieces of 8 elements, 16 rows apart:
- * nothing else needs to be waited for. */
+/* Sends off the O that a tile has, of which there may be none, and if a chunk comes, for the `rows`
+ * rows of V that begin at `v`, with zeros behind them. An item's own pieces of 8 elements, 16 rows
+ * apart: nothing else needs to be waited for. */
 static __attribute__((always_inline)) inline void exchange(const struct kda_call_args *a,
                                                            __local ushort *tile,
                                                            __global const data_t *v, int rows,
-                                                           struct target done, int mover)
+                                                           int comes, struct target done,
+                                                           int mover)
 {
     const int row0 = mover >> 3, inside = (mover & 7) * 8, wide = a->has & KDA_HAS_WIDE_ROWS;
     tile += row0 * TILE_ROW + inside;
@@ -134,9 +149,9 @@ static __attribute__((always_inline)) inline void exchange(const struct kda_call
         for (int team = 0; team < KDA_TEAMS;
              team++, tile += 64 * TILE_ROW, v += 64, done.at += 64) {
             if (!wide)
-                exchange_narrow(a, tile, v, rows - row0, done.at, done.rows - row0, rows > 0);
+                exchange_narrow(a, tile, v, rows - row0, done.at, done.rows - row0, comes);
             else
-                exchange_wide(a, tile, v, rows - row0, done.at, done.rows - row0, rows > 0);
+                exchange_wide(a, tile, v, rows - row0, done.at, done.rows - row0, comes);
         }
 }
 
@@ -181,6 +196,24 @@ static __attribute__((always_inline)) inline void exchange(const struct kda_call
         for (int i = 0; i < KDA_K / 2; i++)                                                        \
             store_state(to, CELL(i), s[i] * unit);                                                 \
     }
+/* What a job takes over from the one before it in its sequence, and leaves to the next: across the
+ * end of a piece or of a segment. */
+#if KDA_SEGMENTS
+#define CARRIED_CELL(i) ((i) / 4 * 8 + ((i)&1) + ((i)&2) * 4 * KDA_K)
+#define FIRST_CARRIED ((job->col + warp * 16 + g) * KDA_K + 2 * t)
+#define CARRIED_IN (segment_state(a, workspace, job->place) + FIRST_CARRIED)
+#define CARRIED_OUT (segment_map(a, workspace, job->place) + FIRST_CARRIED)
+#define IS_CARRIED_OUT IS_MAP
+/* A checkpoint at a segment's end is the next one's first S. */
+#define IS_LAST (job->first + chunks == job->end)
+#else
+#define CARRIED_CELL CELL
+#define FIRST_CARRIED ((long)job->head * (KDA_K * KDA_V) + FIRST_CELL)
+#define CARRIED_IN (workspace + a->carry_in + FIRST_CARRIED)
+#define CARRIED_OUT (workspace + a->carry_out + FIRST_CARRIED)
+#define IS_CARRIED_OUT (KDA_PIECES && job->first + chunks < job->end)
+#define IS_LAST (chunks > 0)
+#endif
 /* What a job begins with, if no piece came before and it is not fresh. */
 #define FIRST_STATE                                                                                \
     (initial_state + a->initial_state.offset + job->from * a->initial_state.token_stride +         \
@@ -240,7 +273,7 @@ static __attribute__((always_inline)) inline void exchange(const struct kda_call
         exchange(a, memory->tiles[stage][0],                                                       \
                  v + a->v.offset + job->head * a->v.head_stride +                                  \
                      (job->start + ROW_OF(*job, chunk)) * a->v.token_stride + job->col,            \
-                 next.rows, done, mover);                                                          \
+                 VALUE_ROWS(next, chunk), COMES(next, chunk), done, mover);                        \
         ring_filled(memory->tile_counters + 2 * stage);                                            \
     }
 /* Turn i of the images' ring, for a chunk of the job or for none. Two rings in step: what the first
@@ -380,12 +413,16 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
         HIDE(g); /* where cells of states are is made out anew for each, not kept */
         float s[KDA_K / 2], unit = 1.0f;
         int large;
-        if (KDA_PIECES && chunks > 0 && job->first > job->begin) {
-            __global const float *const from =
-                workspace + a->carry_in + (long)job->head * (KDA_K * KDA_V) + FIRST_CELL;
+        if (IS_MAP && chunks > 0 && job->first > job->begin) {
+            const int diagonal = job->col - KDA_V + warp * 16 + g - 2 * t;
             UNROLL
             for (int i = 0; i < KDA_K / 2; i++)
-                s[i] = from[CELL(i)];
+                s[i] = i / 4 * 8 + (i & 1) - (i & 2) * 4 == diagonal ? 1.0f : 0.0f;
+        } else if ((KDA_PIECES || KDA_SEGMENTS) && chunks > 0 && job->first > job->begin) {
+            __global const float *const from = CARRIED_IN;
+            UNROLL
+            for (int i = 0; i < KDA_K / 2; i++)
+                s[i] = from[CARRIED_CELL(i)];
         } else if (chunks > 0 && !job->fresh) {
             __global const state_t *const from = FIRST_STATE + FIRST_CELL;
             UNROLL
@@ -403,7 +440,7 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
             __local const float2 *const decay = (__local const float2 *)(image + IMAGE_D);
             __local const float2 *const beta = (__local const float2 *)(image + IMAGE_BETA);
             __local const float2 *const diagonal = (__local const float2 *)(image + IMAGE_DIAGONAL);
-            if (is_checkpoint(a, chunk_row, job->length))
+            if (!IS_MAP && is_checkpoint(a, chunk_row, job->length))
                 STORE_CELLS(CHECKPOINT_AT(chunk_row))
 
             uint left[KDA_K / 4], pairs[16];
@@ -497,18 +534,17 @@ scan(const struct kda_call_args *a, __global const data_t *v, __global const int
         }
 
         const long done = ROW_OF(*job, chunks); /* tokens behind us, if the last chunk was full */
-        if (chunks > 0 && is_checkpoint(a, done, job->length))
+        if (!IS_MAP && chunks > 0 && IS_LAST && is_checkpoint(a, done, job->length))
             STORE_CELLS(CHECKPOINT_AT(done))
         if (chunks > 0 && job->to >= 0)
             STORE_CELLS(final_state + a->final_state.offset +
                         job->to * a->final_state.token_stride +
                         job->head * a->final_state.head_stride)
-        if (KDA_PIECES && chunks > 0 && job->first + chunks < job->end) {
-            __global float *const to =
-                workspace + a->carry_out + (long)job->head * (KDA_K * KDA_V) + FIRST_CELL;
+        if (chunks > 0 && IS_CARRIED_OUT) {
+            __global float *const to = CARRIED_OUT;
             UNROLL
             for (int i = 0; i < KDA_K / 2; i++)
-                to[CELL(i)] = s[i] * unit;
+                to[CARRIED_CELL(i)] = s[i] * unit;
         }
 #if MOVERS
         lanes_sync(); /* the job has been used */

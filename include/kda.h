@@ -343,8 +343,17 @@ typedef struct kda_problem {
     int64_t checkpoint_every;
     int32_t chunk; /* tokens in a chunk: 16, 32 or 64; 0 = chosen for the device, the only value
                     * with KDA_SCHEDULE_RECURRENT */
+    /* n > 0, a multiple of 64: the engine `mma` cuts longer sequences into segments of n tokens,
+     * scans these at once, and joins their maps S -> M S + B in f32: for few heads and long
+     * sequences, on three times the work of a scan. What is promised bit for bit holds, but that a
+     * cut sequence whose state is carried on, or that resumes from a checkpoint, continues in the
+     * same bits. All chunks must fit the workspace; where they don't, a warning says that no
+     * sequence is cut. Other engines, and AMD's and Intel's matrix units, don't cut. Never run on
+     * a GPU: a plan says so in a warning. 0 = no segments. */
+    int32_t segment;
     /* OpenCL: most bytes that kda_plan_workspace may come to; 0 = chosen for the device. Long calls
-     * of the chunkwise schedule are cut into pieces that fit; the result does not depend on it. */
+     * of the chunkwise schedule are cut into pieces that fit; the result does not depend on it,
+     * unless it leaves no room for segments. */
     size_t max_workspace;
 } kda_problem;
 #define kda_problem(...)                                                                           \

@@ -25,6 +25,7 @@ static const struct {
     [KDA_KERNEL_MMA] = {"kda_mma", KDA_STAGE_MMA},
     [KDA_KERNEL_MMA_PREPARE] = {"kda_mma_prepare", KDA_STAGE_MMA},
     [KDA_KERNEL_MMA_SCAN] = {"kda_mma_scan", KDA_STAGE_MMA},
+    [KDA_KERNEL_MMA_JOIN] = {"kda_mma_join", KDA_STAGE_MMA},
 };
 
 const char *kda_kernel_name(enum kda_kernel_id id)
@@ -53,6 +54,8 @@ static bool is_used(const struct kda_config *c, enum kda_kernel_id id)
     case KDA_KERNEL_MMA_PREPARE:
     case KDA_KERNEL_MMA_SCAN:
         return c->teams && c->path != KDA_PATH_PTX;
+    case KDA_KERNEL_MMA_JOIN:
+        return c->segment;
     default:
         return c->engine == KDA_ENGINE_CLBLAST;
     }
@@ -128,6 +131,8 @@ kda_status kda_launch_clone(const struct kda_launch *l, kda_plan *plan)
         return KDA_MEMORY;
     clone->config = l->config;
     kda_config_pad(p, &clone->config);
+    if (clone->config.segment)
+        clone->config.segment = p->segment / clone->config.chunk;
     for (int id = 0; id < KDA_KERNELS; id++) {
         if (!l->kernel[id])
             continue;

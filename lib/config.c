@@ -127,7 +127,7 @@ bool kda_config_shrink(const kda_problem *p, struct kda_config *c, enum kda_kern
     if (id == KDA_KERNEL_STEP)
         return shrink_step(p, c);
     if (kda_is_step(id) || id == KDA_KERNEL_MMA || id == KDA_KERNEL_MMA_PREPARE ||
-        id == KDA_KERNEL_MMA_SCAN)
+        id == KDA_KERNEL_MMA_SCAN || id == KDA_KERNEL_MMA_JOIN)
         return false;
     int32_t *size = id == KDA_KERNEL_TABLE                            ? &c->table_wg
                     : id == KDA_KERNEL_SCAN                           ? &c->scan_v
@@ -161,6 +161,8 @@ size_t kda_config_items(const struct kda_config *c, enum kda_kernel_id id)
         return MMA_ITEMS;
     case KDA_KERNEL_MMA_SCAN:
         return (size_t)c->teams * 128;
+    case KDA_KERNEL_MMA_JOIN:
+        return (size_t)c->padded_k;
     default:
         return (size_t)c->prepare_wg;
     }
@@ -282,7 +284,8 @@ static const char *mma_obstacle(const kda_context *ctx, const kda_problem *p,
     return NULL;
 }
 
-/* Whether two tiles of 64 columns share a chunk's images, which does not touch the result. */
+/* Whether two tiles of 64 columns share a chunk's images, which does not touch the result; and
+ * whether long sequences are cut, for which the workspace must hold all chunks. */
 static kda_status choose_mma(const kda_context *ctx, const kda_problem *p, struct kda_config *c)
 {
     if (ctx->device->is_cpu)
@@ -290,12 +293,27 @@ static kda_status choose_mma(const kda_context *ctx, const kda_problem *p, struc
     c->engine = KDA_ENGINE_MMA;
     c->chunk = 64;
     c->scan_vec = c->scan_rows = 1; /* no kernel of that kind */
-    int64_t chunks = kda_workspace_chunks(c, p->max_tokens, p->max_sequences);
-    int64_t one = kda_shares_ns(ctx, p, 1, p->max_sequences, chunks);
-    int64_t two = kda_shares_ns(ctx, p, 2, p->max_sequences, chunks);
-    c->teams = p->value_dim == 128 && two < one ? 2 : 1;
-    c->scan_v = 64 * c->teams;
+    c->teams = 1;
     kda_config_pad(p, c);
+    c->segment = p->max_tokens > p->segment ? p->segment / c->chunk : 0;
+    if (c->segment && !kda_workspace_holds_all(ctx, p, c)) {
+        kda_log(ctx, KDA_LOG_WARN,
+                "kda_problem.segment: no sequence is cut, as a workspace of all %lld chunks is too "
+                "large",
+                (long long)c->piece);
+        c->segment = 0;
+    }
+    if (c->segment && !ctx->device->is_cpu)
+        kda_log(ctx, KDA_LOG_WARN, "kda_problem.segment: never run on hardware");
+    const int64_t chunks = kda_workspace_chunks(c, p->max_tokens, p->max_sequences);
+    const int64_t scans =
+        c->segment ? kda_workspace_segments(c, chunks, p->max_sequences) : p->max_sequences;
+    const int64_t columns = p->value_dim + (c->segment ? p->key_dim : 0);
+    const int64_t one = kda_shares_ns(ctx, p, 1, scans, columns, chunks);
+    const int64_t two = kda_shares_ns(ctx, p, 2, scans, columns, chunks);
+    if (p->value_dim == 128 && columns % 128 == 0 && two < one)
+        c->teams = 2;
+    c->scan_v = 64 * c->teams;
     return kda_workspace_choose(ctx, p, c);
 }
 
@@ -466,7 +484,8 @@ int64_t kda_config_step_groups(const kda_problem *p, const struct kda_config *c,
     return sequences * p->value_heads * ceil_div(p->value_dim, c->cols * c->vec);
 }
 
-int64_t kda_config_scan_groups(const kda_problem *p, const struct kda_config *c, int64_t sequences)
+int64_t kda_config_scan_groups(const kda_problem *p, const struct kda_config *c, int64_t scans,
+                               int64_t columns)
 {
-    return sequences * p->value_heads * ceil_div(p->value_dim, c->scan_v);
+    return scans * p->value_heads * ((columns + c->scan_v - 1) / c->scan_v);
 }

@@ -359,6 +359,7 @@ struct kda_config {
     int32_t teams;              /* cl/mma_scan.cl; 0: not used */
     int32_t padded_k, padded_v; /* dimensions of the factors in the workspace */
     int64_t piece;              /* chunks that the workspace holds */
+    int32_t segment;            /* chunks of a segment, cl/mma_segments.cl; 0: none is cut */
 };
 
 /* The kernels; which of them a plan has depends on its schedule and engine. */
@@ -375,6 +376,7 @@ enum kda_kernel_id {
     KDA_KERNEL_MMA, /* on matrix units, for the two behind it */
     KDA_KERNEL_MMA_PREPARE,
     KDA_KERNEL_MMA_SCAN,
+    KDA_KERNEL_MMA_JOIN, /* where sequences are cut */
     KDA_KERNELS
 };
 
@@ -405,9 +407,11 @@ static inline bool kda_config_steps(const struct kda_config *c)
 /* Work-items of a kernel's work-group. */
 size_t kda_config_items(const struct kda_config *c, enum kda_kernel_id id);
 
-/* Work-groups of one call of kda_step and of kda_scan. */
+/* Work-groups of one call of kda_step, and of a scan of so many sequences or segments and columns.
+ */
 int64_t kda_config_step_groups(const kda_problem *p, const struct kda_config *c, int64_t sequences);
-int64_t kda_config_scan_groups(const kda_problem *p, const struct kda_config *c, int64_t sequences);
+int64_t kda_config_scan_groups(const kda_problem *p, const struct kda_config *c, int64_t scans,
+                               int64_t columns);
 
 /* ---- OpenCL: shares.c ------------------------------------------------------------------- */
 
@@ -416,11 +420,16 @@ struct kda_shares {
     int32_t preparers, scanners, heads_abreast;
 };
 struct kda_shares kda_shares_of(const kda_context *ctx, const kda_problem *p,
-                                const struct kda_config *c, int64_t sequences, int64_t chunks);
+                                const struct kda_config *c, int64_t scans, int64_t columns,
+                                int64_t chunks);
+/* The same where all chunks are prepared. */
+struct kda_shares kda_shares_of_scan(const kda_context *ctx, const kda_problem *p,
+                                     const struct kda_config *c, int64_t scans, int64_t columns);
 
-/* How long a call of so many sequences and chunks should take, with teams of so many tiles. */
-int64_t kda_shares_ns(const kda_context *ctx, const kda_problem *p, int32_t teams,
-                      int64_t sequences, int64_t chunks);
+/* How long a call should take that scans so many sequences or segments, of so many columns and
+ * chunks together, with teams of so many tiles. */
+int64_t kda_shares_ns(const kda_context *ctx, const kda_problem *p, int32_t teams, int64_t scans,
+                      int64_t columns, int64_t chunks);
 
 /* Work-groups that can prepare at once, of so many chunks times heads. */
 int64_t kda_shares_preparers(int64_t blocks);
@@ -440,7 +449,8 @@ struct kda_workspace {
     int64_t progress; /* mma engine: ulong[piece][HV], see cl/mma_order.cl */
     int64_t factors;  /* [piece][HV] blocks of factor_stride */
     int64_t factor_stride;
-    /* clblast engine: [piece][HV] states before and after each chunk, and outputs */
+    /* clblast engine: [piece][HV] states before and after each chunk, and outputs. mma engine,
+     * where sequences are cut: states before each segment and maps, see cl/mma_segments.cl */
     int64_t states_in, states_out, products;
     size_t bytes;
 };
@@ -449,6 +459,12 @@ struct kda_workspace kda_workspace_layout(const kda_problem *p, const struct kda
 
 /* Most chunks that sequences of together so many tokens can have. */
 int64_t kda_workspace_chunks(const struct kda_config *c, int64_t tokens, int64_t sequences);
+
+/* Most segments of these, counted as places in the workspace. */
+int64_t kda_workspace_segments(const struct kda_config *c, int64_t chunks, int64_t sequences);
+
+/* Whether the workspace may hold all chunks of any call. */
+bool kda_workspace_holds_all(const kda_context *ctx, const kda_problem *p, struct kda_config *c);
 
 /* The bytes that one chunk's pieces take; sets c->piece to that. */
 size_t kda_workspace_least(const kda_problem *p, struct kda_config *c);

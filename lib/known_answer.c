@@ -53,6 +53,7 @@ static kda_status set_exam(const kda_plan *plan, struct exam *e)
     p->max_tokens = tokens;
     p->max_sequences = 2;
     p->checkpoint_every = 0;
+    p->segment = p->segment ? 64 : 0;
     p->max_workspace = 0;
     const int64_t K = p->key_dim, V = p->value_dim;
     size_t floats = (size_t)(3 * tokens * K + tokens * V + tokens + 1 + K + 2 * K * V);

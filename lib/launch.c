@@ -53,6 +53,7 @@ static const signed char parameters[KDA_KERNELS][KDA_TENSORS + 3] = {
                              KDA_TENSOR_WRITE_INDEX, KDA_TENSOR_ACCEPTED, KDA_TENSOR_FRESH,
                              KDA_TENSOR_INITIAL_STATE, KDA_TENSOR_FINAL_STATE, KDA_TENSOR_OUT,
                              KDA_TENSOR_CHECKPOINTS, WORKSPACE, END},
+    [KDA_KERNEL_MMA_JOIN] = {SCALARS, WORKSPACE, END},
 };
 
 /* A chain of launches: each waits for the one before, the first for the caller's events. On an
@@ -298,13 +299,15 @@ static kda_status launch_prepare(const kda_plan *plan, struct chain *chain,
     return launch(plan, chain, id, run, args, kda_config_items(c, id), groups, NULL);
 }
 
+/* The scan of so many sequences or segments, of so many columns. */
 static kda_status launch_scan(const kda_plan *plan, struct chain *chain, const struct kda_run *run,
-                              const struct kda_call_args *args, cl_event *event)
+                              const struct kda_call_args *args, int64_t scans, int64_t columns,
+                              cl_event *event)
 {
     const struct kda_config *c = &((const struct kda_launch *)plan->backend)->config;
     enum kda_kernel_id id = c->teams ? KDA_KERNEL_MMA_SCAN : KDA_KERNEL_SCAN;
     return launch(plan, chain, id, run, args, kda_config_items(c, id),
-                  kda_config_scan_groups(&plan->problem, c, run->sequences), event);
+                  kda_config_scan_groups(&plan->problem, c, scans, columns), event);
 }
 
 /* A number that no other launch has had, whose like no memory holds by chance: this process's first
@@ -321,28 +324,74 @@ static int64_t next_call(void)
     return (int64_t)atomic_fetch_add(&last, 1);
 }
 
-/* One piece: what needs no state, then the scan; on matrix units both in one, where there are any.
- */
+/* What needs no state, unless it is there already, then the scan: on matrix units both in one,
+ * where there are any. */
+static kda_status launch_mma(const kda_plan *plan, struct chain *chain, const struct kda_run *run,
+                             struct kda_call_args *args, int64_t scans, int64_t columns,
+                             bool prepared, cl_event *event)
+{
+    const struct kda_launch *l = plan->backend;
+    const struct kda_shares shares =
+        prepared ? kda_shares_of_scan(plan->ctx, &plan->problem, &l->config, scans, columns)
+                 : kda_shares_of(plan->ctx, &plan->problem, &l->config, scans, columns,
+                                 args->chunk_count);
+    args->preparers = shares.preparers;
+    args->heads_abreast = shares.heads_abreast;
+    if (l->kernel[KDA_KERNEL_MMA])
+        return launch(plan, chain, KDA_KERNEL_MMA, run, args,
+                      kda_config_items(&l->config, KDA_KERNEL_MMA),
+                      shares.preparers + shares.scanners, event);
+    kda_status st = prepared ? KDA_OK : launch_prepare(plan, chain, run, args);
+    return st ? st : launch_scan(plan, chain, run, args, scans, columns, event);
+}
+
+/* One piece. */
 static kda_status launch_piece(const kda_plan *plan, struct chain *chain, const struct kda_run *run,
                                struct kda_call_args *args, cl_event *event)
 {
     const struct kda_launch *l = plan->backend;
     const struct kda_config *c = &l->config;
-    struct kda_shares shares = {0};
+    const int64_t V = plan->problem.value_dim;
     if (c->teams) {
-        shares = kda_shares_of(plan->ctx, &plan->problem, c, run->sequences, args->chunk_count);
-        args->preparers = shares.preparers;
-        args->heads_abreast = shares.heads_abreast;
         args->call = next_call();
+        return launch_mma(plan, chain, run, args, run->sequences, V, false, event);
     }
-    if (l->kernel[KDA_KERNEL_MMA])
-        return launch(plan, chain, KDA_KERNEL_MMA, run, args, kda_config_items(c, KDA_KERNEL_MMA),
-                      shares.preparers + shares.scanners, event);
     kda_status st = launch_prepare(plan, chain, run, args);
     if (st)
         return st;
-    return c->engine == KDA_ENGINE_CLBLAST ? launch_products(plan, chain, run, args, event)
-                                           : launch_scan(plan, chain, run, args, event);
+    return c->engine == KDA_ENGINE_CLBLAST
+               ? launch_products(plan, chain, run, args, event)
+               : launch_scan(plan, chain, run, args, run->sequences, V, event);
+}
+
+/* All chunks at once, of sequences that are cut: see cl/mma_segments.cl. */
+static kda_status launch_segments(const kda_plan *plan, struct chain *chain,
+                                  const struct kda_run *run, struct kda_call_args *args,
+                                  int64_t chunks, cl_event *event)
+{
+    const struct kda_launch *l = plan->backend;
+    const struct kda_config *c = &l->config;
+    const kda_problem *p = &plan->problem;
+    const int64_t longest = (run->max_length + c->chunk - 1) / c->chunk;
+    const int64_t segments = (longest + c->segment - 1) / c->segment;
+    const bool cut = segments > 1;
+    args->first_chunk = 0;
+    args->chunk_count = (kda_i32)chunks;
+    args->call = next_call();
+    args->piece = c->segment;
+    args->step = (kda_i32)segments;
+    kda_status st = KDA_OK;
+    if (cut)
+        st = launch_mma(plan, chain, run, args, run->sequences * segments,
+                        p->value_dim + p->key_dim, false, NULL);
+    if (cut && !st)
+        st = launch(plan, chain, KDA_KERNEL_MMA_JOIN, run, args,
+                    kda_config_items(c, KDA_KERNEL_MMA_JOIN),
+                    run->sequences * p->value_heads * p->value_dim / KDA_JOIN_COLUMNS, NULL);
+    args->states_out = 0;
+    return st ? st
+              : launch_mma(plan, chain, run, args, run->sequences * segments, p->value_dim, cut,
+                           event);
 }
 
 /* The chunkwise part of a call, piece by piece. */
@@ -359,6 +408,8 @@ static kda_status launch_chunks(const kda_plan *plan, struct chain *chain,
                     1, NULL);
     else
         args->chunks_each = (kda_i32)(chunks / run->sequences);
+    if (!st && c->segment)
+        return launch_segments(plan, chain, run, args, chunks, event);
     for (int64_t first = 0, turn = 0; !st && first < chunks; first += c->piece, turn ^= 1) {
         int64_t count = chunks - first < c->piece ? chunks - first : c->piece;
         args->first_chunk = (kda_i32)first;

@@ -135,7 +135,7 @@ static size_t describe(const kda_plan *plan, char *text, size_t n)
     static const char *const paths[] = {"local", "sub_groups", "ptx"};
     const struct kda_launch *l = plan->backend;
     const struct kda_config *c = &l->config;
-    char step[128], tuned[32], unit[32] = "";
+    char step[128], tuned[32], unit[32] = "", segment[32] = "";
     snprintf(step, sizeof step, "path=%s lanes=%d rows=%d groups=%d cols=%d vec=%d%s",
              paths[c->path], (int)c->lanes, (int)c->rows, (int)c->groups, (int)c->cols, (int)c->vec,
              kda_tuned_name(plan->tuned, tuned, sizeof tuned));
@@ -143,12 +143,14 @@ static size_t describe(const kda_plan *plan, char *text, size_t n)
         return (size_t)snprintf(text, n, "schedule=recurrent device=opencl %s", step);
     if (c->unit)
         snprintf(unit, sizeof unit, "unit=%s ", kda_unit_shape(c->unit).name);
+    if (c->segment)
+        snprintf(segment, sizeof segment, "segment=%d ", (int)(c->segment * c->chunk));
     return (size_t)snprintf(text, n,
                             "schedule=chunkwise engine=%s chunk=%d recurrent_up_to=%d "
-                            "device=opencl scan=%dx%dx%d %spiece=%lld %s",
+                            "device=opencl scan=%dx%dx%d %spiece=%lld %s%s",
                             kda_engine_name(c->engine), (int)c->chunk, (int)c->step_limit,
                             (int)c->scan_v, (int)c->scan_vec, (int)c->scan_rows, unit,
-                            (long long)c->piece, step);
+                            (long long)c->piece, segment, step);
 }
 
 /* ---- Run -------------------------------------------------------------------------------- */

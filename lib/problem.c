@@ -121,6 +121,8 @@ static kda_status resolve_choices(const kda_context *ctx, kda_problem *p)
                 "kda_problem.chunk must be 0, 16, 32 or 64 (is %d)", (int)p->chunk);
     KDA_REQUIRE(ctx, p->schedule != KDA_SCHEDULE_RECURRENT || !p->chunk,
                 "kda_problem.chunk must be 0 with KDA_SCHEDULE_RECURRENT (is %d)", (int)p->chunk);
+    KDA_REQUIRE(ctx, p->segment >= 0 && p->segment % 64 == 0,
+                "kda_problem.segment must be a multiple of 64 (is %d)", (int)p->segment);
     KDA_REQUIRE(ctx,
                 p->schedule != KDA_SCHEDULE_CHUNKWISE || !p->checkpoint_every ||
                     p->checkpoint_every % (p->chunk ? p->chunk : 16) == 0,

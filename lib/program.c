@@ -13,7 +13,7 @@
 #include "programs.h"
 
 /* Sources of a program, one after the other; NULL where there are fewer. */
-enum { SOURCES = 15 };
+enum { SOURCES = 16 };
 typedef const char *sources[SOURCES];
 
 struct entry {
@@ -88,8 +88,11 @@ static void format_options(const kda_problem *p, const struct kda_config *c, cha
                      (!c->compact || p->value_dim % (c->cols * c->vec) == 0)))
         used += (size_t)snprintf(text + used, n - used, " -DKDA_V=%d", (int)p->value_dim);
     if (c->teams)
-        snprintf(text + used, n - used, " -DKDA_TEAMS=%d -DKDA_PIECES=%d", (int)c->teams,
-                 c->piece < kda_workspace_chunks(c, p->max_tokens, p->max_sequences));
+        used += (size_t)snprintf(
+            text + used, n - used, " -DKDA_TEAMS=%d -DKDA_PIECES=%d", (int)c->teams,
+            c->piece < kda_workspace_chunks(c, p->max_tokens, p->max_sequences));
+    if (c->segment)
+        snprintf(text + used, n - used, " -DKDA_SEGMENTS=1");
 }
 
 /* What a build took, and its log, line by line. */
@@ -270,9 +273,9 @@ static const struct {
     [KDA_STAGE_SCAN] = {"kda_scan", {unit_cl, scan_cl}},
     [KDA_STAGE_GEMM] = {"kda_enter, kda_emit", {gemm_cl}},
     [KDA_STAGE_MMA] = {"kda_mma",
-                       {copies_cl, operand_cl, matrix_cl, warp_cl, mma_order_cl, mma_unit_cl,
-                        mma_operands_cl, mma_rows_cl, mma_prepare_cl, mma_jobs_cl, mma_scan_cl,
-                        mma_cl}},
+                       {copies_cl, operand_cl, matrix_cl, warp_cl, mma_order_cl, mma_segments_cl,
+                        mma_unit_cl, mma_operands_cl, mma_rows_cl, mma_prepare_cl, mma_jobs_cl,
+                        mma_scan_cl, mma_cl}},
 };
 
 static struct request request_of(const kda_problem *p, const struct kda_config *c,

@@ -47,24 +47,24 @@ static int64_t balance(const struct work *w, int64_t *ns)
 
 /* The same of a call. */
 static int64_t balance_call(const kda_context *ctx, const kda_problem *p, int32_t teams,
-                            int64_t sequences, int64_t chunks, int64_t *ns)
+                            int64_t scans, int64_t columns, int64_t chunks, int64_t *ns)
 {
-    const int64_t busy = sequences < chunks ? sequences : chunks;
+    const int64_t busy = scans < chunks ? scans : chunks;
     const int64_t chunk_ns = teams == 2 ? SCAN_TWO_NS : SCAN_NS;
     const struct work work = {
         .units = ctx->device->compute_units > 2 ? ctx->device->compute_units : 2,
         .blocks = chunks * p->value_heads,
-        .jobs = busy * p->value_heads * p->value_dim / 64 / teams,
+        .jobs = busy * p->value_heads * columns / 64 / teams,
         .job_ns = ceil_div64(chunks, busy) * chunk_ns + SCAN_ENDS_NS,
     };
     return balance(&work, ns);
 }
 
-int64_t kda_shares_ns(const kda_context *ctx, const kda_problem *p, int32_t teams,
-                      int64_t sequences, int64_t chunks)
+int64_t kda_shares_ns(const kda_context *ctx, const kda_problem *p, int32_t teams, int64_t scans,
+                      int64_t columns, int64_t chunks)
 {
     int64_t ns;
-    balance_call(ctx, p, teams, sequences, chunks, &ns);
+    balance_call(ctx, p, teams, scans, columns, chunks, &ns);
     return ns;
 }
 
@@ -74,16 +74,28 @@ int64_t kda_shares_preparers(int64_t blocks)
 }
 
 struct kda_shares kda_shares_of(const kda_context *ctx, const kda_problem *p,
-                                const struct kda_config *c, int64_t sequences, int64_t chunks)
+                                const struct kda_config *c, int64_t scans, int64_t columns,
+                                int64_t chunks)
 {
-    int64_t ns, scanners = balance_call(ctx, p, c->teams, sequences, chunks, &ns);
+    int64_t ns, scanners = balance_call(ctx, p, c->teams, scans, columns, chunks, &ns);
     int64_t preparers = (int64_t)ctx->device->compute_units - scanners;
     int64_t most = kda_shares_preparers(chunks * p->value_heads);
-    int64_t turns = ceil_div64(p->value_heads * p->value_dim / c->scan_v, scanners);
+    int64_t turns = ceil_div64(p->value_heads * columns / c->scan_v, scanners);
     preparers = preparers < most ? preparers : most;
     return (struct kda_shares){
         .preparers = (int32_t)(preparers > 1 ? preparers : 1),
         .scanners = (int32_t)scanners,
         .heads_abreast = (int32_t)ceil_div64(p->value_heads, turns),
+    };
+}
+
+struct kda_shares kda_shares_of_scan(const kda_context *ctx, const kda_problem *p,
+                                     const struct kda_config *c, int64_t scans, int64_t columns)
+{
+    int64_t jobs = kda_config_scan_groups(p, c, scans, columns);
+    int64_t units = ctx->device->compute_units;
+    return (struct kda_shares){
+        .scanners = (int32_t)(jobs < units ? jobs : units),
+        .heads_abreast = p->value_heads,
     };
 }

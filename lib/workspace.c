@@ -1,6 +1,6 @@
 /* The workspace of the chunkwise schedule: a chunk table, the factors of as many chunks as fit, and
  * the state of the one sequence that a piece's end can cut, twice, since a piece reads one while
- * it writes the other.
+ * it writes the other. Where sequences are cut in segments, the states and maps of these.
  *
  * SPDX-License-Identifier: MIT */
 #include "internal.h"
@@ -29,6 +29,11 @@ static int64_t factor_floats(const struct kda_config *c)
     return align(3 * C * K + C * C + K + C * V);         /* FACTOR_* in cl/common.cl */
 }
 
+int64_t kda_workspace_segments(const struct kda_config *c, int64_t chunks, int64_t sequences)
+{
+    return chunks / c->segment + sequences;
+}
+
 static int64_t carry_floats(const kda_problem *p, const struct kda_config *c)
 {
     return align((int64_t)p->value_heads * c->padded_k * c->padded_v);
@@ -49,6 +54,13 @@ struct kda_workspace kda_workspace_layout(const kda_problem *p, const struct kda
         w.products = w.states_out + blocks * c->padded_k * c->padded_v;
         end = w.products + blocks * c->chunk * c->padded_v;
     }
+    if (c->segment) {
+        int64_t chunks = kda_workspace_chunks(c, p->max_tokens, p->max_sequences);
+        int64_t places = kda_workspace_segments(c, chunks, p->max_sequences) * p->value_heads;
+        w.states_in = end;
+        w.states_out = align(w.states_in + places * p->key_dim * p->value_dim);
+        end = w.states_out + align(places * p->key_dim * (p->value_dim + p->key_dim));
+    }
     w.bytes = (size_t)end * sizeof(float);
     return w;
 }
@@ -59,12 +71,22 @@ size_t kda_workspace_least(const kda_problem *p, struct kda_config *c)
     return kda_workspace_layout(p, c).bytes;
 }
 
+/* 1 GiB: pieces of hundreds of chunks, whose extra launches cost nothing that can be seen. */
+static uint64_t limit_of(const kda_context *ctx, const kda_problem *p)
+{
+    uint64_t limit = p->max_workspace ? p->max_workspace : (uint64_t)1 << 30;
+    return limit < ctx->device->max_alloc_bytes ? limit : ctx->device->max_alloc_bytes;
+}
+
+bool kda_workspace_holds_all(const kda_context *ctx, const kda_problem *p, struct kda_config *c)
+{
+    c->piece = kda_workspace_chunks(c, p->max_tokens, p->max_sequences);
+    return kda_workspace_layout(p, c).bytes <= limit_of(ctx, p);
+}
+
 kda_status kda_workspace_choose(const kda_context *ctx, const kda_problem *p, struct kda_config *c)
 {
-    /* 1 GiB: pieces of hundreds of chunks, whose extra launches cost nothing that can be seen. */
-    uint64_t limit = p->max_workspace ? p->max_workspace : (uint64_t)1 << 30;
-    if (limit > ctx->device->max_alloc_bytes)
-        limit = ctx->device->max_alloc_bytes;
+    const uint64_t limit = limit_of(ctx, p);
     const size_t least = kda_workspace_least(p, c);
     c->piece = 2;
     uint64_t chunk_bytes = kda_workspace_layout(p, c).bytes - least;

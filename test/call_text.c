@@ -54,6 +54,7 @@ static const struct key keys[] = {
     {"schedule", CHOICE(problem.schedule, "auto|recurrent|chunkwise")},
     {"engine", CHOICE(problem.engine, "auto|clblast|fused|mma")},
     {"chunk", INTEGER(problem.chunk)},
+    {"segment", INTEGER(problem.segment)},
     {"workspace", WIDE(workspace)},
     {"q", STRING(numbers[Q])},
     {"k", STRING(numbers[K])},

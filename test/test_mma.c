@@ -13,6 +13,8 @@
 #define BOUNDED "gate=bounded a_log=rate dt_bias=normal "
 #define MODEL "norm=1 activation=sigmoid state=normal "
 #define K64 "K=64 checkpoint=64 " MODEL BOUNDED
+/* Cut, with gates so slow that every segment counts to the end. */
+#define CUT "segment=64 norm=1 gate=softplus a_log=-6 dt_bias=normal beta=uniform state=normal "
 
 /* The value of a fact of the device's; "" if there is none of that name. */
 static const char *fact(const char *name)
@@ -93,6 +95,15 @@ static const char *const calls[] = {
     K64 "H=2 V=128 lengths=70,5,66,200 index=4,-1,1,0 slots=5 in_place=1 cu=i64",
     K64 "H=3 V=128 lengths=100,64 pad=3,1,5",
     K64 "H=1 V=128 lengths=130 beta=uniform v=huge state=tiny",
+    /* Sequences in segments; as long as one, and shorter; of maps whose columns don't fill teams.
+     */
+    CUT "H=1 HV=2 V=128 lengths=500 segment=128",
+    CUT "H=1 HV=2 V=128 lengths=128,300,5,0,129 segment=128 max_tokens=2000",
+    CUT "H=1 HV=2 V=64 lengths=300,5,64,0,129,190 index=4,-1,1,3,0,2 slots=6 in_place=1 cu=i64 "
+        "checkpoint=64 layout=vk state_dtype=bf16 pad=3,1,5",
+    CUT "H=1 HV=2 V=64 lengths=200,200 index=1,-1 slots=2 checkpoint=64 layout=vk state_dtype=bf16",
+    CUT "dtype=f16 H=1 V=64 lengths=300 v=huge state=tiny",
+    CUT "K=64 H=1 V=128 lengths=200 norm=0 q=unit k=unit out_dtype=f32 a_log=-2",
 };
 
 START_TEST(test_mma_call)
@@ -117,7 +128,7 @@ START_TEST(test_mma_f16_needs_norms)
 END_TEST
 
 #define RELATED MMA "%s H=2 V=128 max_tokens=256 max_sequences=5"
-static const char *const related[] = {MODEL BOUNDED, K64};
+static const char *const related[] = {MODEL BOUNDED, K64, CUT}; /* cut ones are not carried on */
 
 START_TEST(test_mma_same_call_again)
 {
@@ -136,7 +147,9 @@ START_TEST(test_mma_same_large_call_many_times)
 {
     NEEDS_MMA;
     NEEDS(has_matrix_units(), "in plain OpenCL C no work-group waits for another");
-    struct call *first = make(MMA "H=32 V=128 lengths=4096 " MODEL BOUNDED);
+    static const char *const words[] = {"H=32 lengths=4096 " MODEL BOUNDED,
+                                        "H=4 lengths=16384 segment=1024 " MODEL BOUNDED};
+    struct call *first = make(MMA "V=128 %s", words[_i]);
     const kda_args args = call_args(first);
     ck_assert_int_eq(kda_execute(plan_for(first), &args), KDA_OK);
     run_again(plan_for(first), first, 200);
@@ -236,6 +249,34 @@ START_TEST(test_mma_resumption_from_checkpoints)
 }
 END_TEST
 
+/* A plan says whether it cuts sequences. */
+START_TEST(test_mma_segments_are_said)
+{
+    NEEDS_MMA;
+    NEEDS(!has_other_units(), "matrix units of AMD and Intel don't cut");
+    char plan[512];
+    kda_plan_describe(plan_for(make(RELATED " lengths=100", CUT)), plan, sizeof plan);
+    ck_assert_msg(strstr(plan, " segment=64 "), "%s", plan);
+    kda_plan_describe(plan_for(make(RELATED " lengths=100 segment=256", CUT)), plan, sizeof plan);
+    ck_assert_msg(!strstr(plan, "segment="), "%s", plan);
+}
+END_TEST
+
+/* Where not all chunks fit, the workspace's size decides, once for all calls, whether any is cut.
+ */
+START_TEST(test_mma_segments_need_the_workspace)
+{
+    NEEDS_MMA;
+    char plan[512];
+    struct call *whole = run(RELATED " lengths=250,3 segment=0", CUT);
+    const size_t size = kda_plan_workspace(plan_for(make(RELATED " lengths=70", CUT)));
+    struct call *uncut = run(RELATED " lengths=250,3 workspace=%zu", CUT, size - 1);
+    kda_plan_describe(plan_for(uncut), plan, sizeof plan);
+    ck_assert_msg(!strstr(plan, "segment="), "%s", plan);
+    same_results(uncut, whole);
+}
+END_TEST
+
 /* Matrix units of AMD and Intel take what the engine fused does. */
 static const char *const unit_calls[] = {
     "K=128 V=128 dtype=bf16 lengths=70,0,1,64 chunk=64 " MODEL BOUNDED,
@@ -276,13 +317,15 @@ TCase *tcase_mma(void)
     tcase_add_checked_fixture(tcase, harness_setup, harness_teardown);
     tcase_add_loop_test(tcase, test_mma_call, 0, sizeof(calls) / sizeof(calls[0]));
     tcase_add_test(tcase, test_mma_f16_needs_norms);
-    tcase_add_loop_test(tcase, test_mma_same_call_again, 0, 2);
-    tcase_add_test(tcase, test_mma_same_large_call_many_times);
-    tcase_add_loop_test(tcase, test_mma_sequence_alone_and_packed, 0, 2);
+    tcase_add_loop_test(tcase, test_mma_same_call_again, 0, 3);
+    tcase_add_loop_test(tcase, test_mma_same_large_call_many_times, 0, 2);
+    tcase_add_loop_test(tcase, test_mma_sequence_alone_and_packed, 0, 3);
     tcase_add_loop_test(tcase, test_mma_state_carried_across_chunk_edges, 0, 2);
-    tcase_add_loop_test(tcase, test_mma_later_tokens_change_nothing_earlier, 0, 2);
+    tcase_add_loop_test(tcase, test_mma_later_tokens_change_nothing_earlier, 0, 3);
     tcase_add_loop_test(tcase, test_mma_any_size_carried_across_chunk_edges, 0, 4);
     tcase_add_loop_test(tcase, test_mma_workspace_size_does_not_matter, 0, 2);
     tcase_add_loop_test(tcase, test_mma_resumption_from_checkpoints, 0, 2);
+    tcase_add_test(tcase, test_mma_segments_are_said);
+    tcase_add_test(tcase, test_mma_segments_need_the_workspace);
     return tcase;
 }

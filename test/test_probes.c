@@ -368,6 +368,8 @@ START_TEST(test_auto_on_matrix_units)
         {{MODEL, .flags = KDA_NORM_QK}, &fused, KDA_ENGINE_FUSED, KDA_OK},
         {{MODEL, .flags = KDA_NORM_QK}, &scan, KDA_ENGINE_FUSED, KDA_OK},
         {{MODEL}, &mma, 0, KDA_UNSUPPORTED},
+        {{MODEL, .flags = KDA_NORM_QK, .segment = 1024}, NULL, KDA_ENGINE_MMA, KDA_OK},
+        {{MODEL, .segment = 1024}, NULL, KDA_ENGINE_FUSED, KDA_OK},
     };
     play.extensions = "cl_nv_device_attribute_query";
     kda_context *ctx = open_device(0);
@@ -380,10 +382,12 @@ START_TEST(test_auto_on_matrix_units)
         warned = 0;
         ck_assert_int_eq(kda_config_choose(ctx, &p, choices[i].row, KDA_PATH_PTX, &config),
                          choices[i].status);
-        ck_assert_int_eq(warned, choices[i].status && choices[i].row); /* a caller's is an error */
+        /* A caller's mistake is an error; of segments a warning says that they are untried. */
+        ck_assert_int_eq(warned, (choices[i].status && choices[i].row) || config.segment);
         if (!choices[i].status)
             ck_assert_msg(config.engine == choices[i].engine &&
-                              (config.engine == KDA_ENGINE_MMA) == (config.teams > 0),
+                              (config.engine == KDA_ENGINE_MMA) == (config.teams > 0) &&
+                              64 * config.segment == (config.teams ? p.segment : 0),
                           "choice %zu: engine %d, %d teams", i, config.engine, config.teams);
     }
     kda_context_destroy(&ctx);

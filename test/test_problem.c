@@ -38,6 +38,7 @@ static const struct {
     {"8x4x16/per-head/log/vk/state=bf16", "8x4x16/bf16/log/state=bf16/vk/per-head"},
     {"8x4x16/additive/none/nostate/f32", "8x4x16/f32/none/nostate/additive"},
     {"8x4x16/mma/chunkwise", "8x4x16/bf16/bounded/chunkwise/mma"},
+    {"8x4x16/segment64/mma", "8x4x16/bf16/bounded/mma/segment64"},
     {"8x4x16/recurrent", "8x4x16/bf16/bounded/recurrent"},
     {"96x128/lens=1300,547,2048", "3895x96x128/bf16/bounded/lens=1300,547,2048"},
     {"3895x96x128/lens=1300,547,2048/f32", "3895x96x128/f32/bounded/lens=1300,547,2048"},

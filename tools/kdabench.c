@@ -33,6 +33,7 @@ static const char usage[] =
     "  per-head additive              one gate a head; no delta rule\n"
     "  recurrent chunkwise            schedule (the library's choice)\n"
     "  clblast fused mma              engine (the library's choice)\n"
+    "  segment#                       mma cuts longer sequences into segments of # tokens\n"
     "q and k are normalised and beta is a sigmoid, as in the published models. Without a PROBLEM:\n"
     "prefill and decode of Kimi-Linear (32 heads, softplus) and Kimi K3 (96 heads, bounded), "
     "shorter\n"

@@ -49,7 +49,8 @@ static const struct {
 } numbers[] = {{"hv", OPTION_VALUE_HEADS},
                {"k", OPTION_KEY_DIM},
                {"v", OPTION_VALUE_DIM},
-               {"pool", OPTION_POOL}};
+               {"pool", OPTION_POOL},
+               {"segment", OPTION_SEGMENT}};
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -309,7 +310,8 @@ static void fill_shape(struct problem *p, int64_t heads)
                      .flags = KDA_NORM_QK | (option[OPTION_PER_HEAD] ? KDA_GATE_PER_HEAD : 0u),
                      .state_layout = (kda_state_layout)option[OPTION_LAYOUT],
                      .schedule = (kda_schedule)option[OPTION_SCHEDULE],
-                     .engine = (kda_engine)option[OPTION_ENGINE]);
+                     .engine = (kda_engine)option[OPTION_ENGINE],
+                     .segment = (int32_t)option[OPTION_SEGMENT]);
 }
 
 bool problem_parse(struct problem *p, const char *text, char *why, size_t why_size)

@@ -47,6 +47,7 @@ enum problem_option {
     OPTION_RULE,
     OPTION_SCHEDULE,
     OPTION_ENGINE,
+    OPTION_SEGMENT,
     OPTION_COUNT
 };
 
