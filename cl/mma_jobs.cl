@@ -70,7 +70,7 @@ find_job(const struct kda_call_args *a, __global const int *cu_seqlens,
 #if KDA_SEGMENTS
     const int segment = (int)(at.s0 % SEGMENTS);
     j.first = min(j.begin + segment * a->piece, j.end);
-    j.place = segment_place(a, j.begin, n, segment, j.head);
+    j.place = segment_place(a, j.begin, segment, j.head);
     const int until = j.first + a->piece;
 #else
     j.first = max(j.begin, a->first_chunk);

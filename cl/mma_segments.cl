@@ -37,12 +37,12 @@ static inline int segments_in(const struct kda_call_args *a, int begin, int end)
     return (end - begin + a->piece - 1) / a->piece;
 }
 
-/* A number for a segment and head that no other has: of a sequence's own the first comes behind all
- * that sequences before it can have. */
-static inline long segment_place(const struct kda_call_args *a, int begin, long n, int segment,
-                                 int head)
+/* Where a segment and head has its S and its map, of a sequence whose chunks begin so. A sequence's
+ * first segment can have the place of the last one of the sequence before: but that one has no map,
+ * and the first one no S. */
+static inline long segment_place(const struct kda_call_args *a, int begin, int segment, int head)
 {
-    return (long)(begin / a->piece + n + segment) * a->value_heads + head;
+    return (long)(begin / a->piece + segment) * a->value_heads + head;
 }
 
 static inline __global float *segment_state(const struct kda_call_args *a,
@@ -70,7 +70,7 @@ join_segments(const struct kda_call_args *a, __global float *workspace,
     const int end = there ? chunk_start(a, workspace, n + 1) : 0;
     const int segments = segments_in(a, begin, end);
     for (int segment = 0; segment + 1 < segments; segment++) {
-        const long place = segment_place(a, begin, n, segment, head);
+        const long place = segment_place(a, begin, segment, head);
         __global const float *const map = segment_map(a, workspace, place);
         __global float *const next = segment_state(a, workspace, place + heads) + cell;
         float sum[KDA_JOIN_COLUMNS];

@@ -6,9 +6,9 @@
  *
  * Before each chunk u is the 2^(8 n) for which the largest |s| is from 2^-7 to 2: by S alone, not
  * by what it was before, so that a state that is stored and loaded continues with the same bits. If
- * S is zero the first write, |beta v|, stands for it: what comes later has no say. If V has 2^7 or
- * more, u grows until it has not; this is the one case in which a later token of the chunk can
- * touch an earlier one's result, in the digits below 2^-14.
+ * S is zero the first write, |beta v| as V is taken, stands for it: what comes later has no say. If
+ * V has 2^7 or more, u grows until it has not; this is the one case in which a later token of the
+ * chunk can touch an earlier one's result, in the digits below 2^-14.
  *
  * Then nothing overflows if beta is from 0 to 2, when a token can't lengthen a column of S but by
  * its write, |beta v| < 2^8: after 64 it is below 2^14 + 3, and |E| below 2 (2^7 + 2^14 + 3), where

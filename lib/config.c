@@ -306,8 +306,7 @@ static kda_status choose_mma(const kda_context *ctx, const kda_problem *p, struc
     if (c->segment && !ctx->device->is_cpu)
         kda_log(ctx, KDA_LOG_WARN, "kda_problem.segment: never run on hardware");
     const int64_t chunks = kda_workspace_chunks(c, p->max_tokens, p->max_sequences);
-    const int64_t scans =
-        c->segment ? kda_workspace_segments(c, chunks, p->max_sequences) : p->max_sequences;
+    const int64_t scans = p->max_sequences + (c->segment ? kda_workspace_segments(c, chunks) : 0);
     const int64_t columns = p->value_dim + (c->segment ? p->key_dim : 0);
     const int64_t one = kda_shares_ns(ctx, p, 1, scans, columns, chunks);
     const int64_t two = kda_shares_ns(ctx, p, 2, scans, columns, chunks);

@@ -460,8 +460,8 @@ struct kda_workspace kda_workspace_layout(const kda_problem *p, const struct kda
 /* Most chunks that sequences of together so many tokens can have. */
 int64_t kda_workspace_chunks(const struct kda_config *c, int64_t tokens, int64_t sequences);
 
-/* Most segments of these, counted as places in the workspace. */
-int64_t kda_workspace_segments(const struct kda_config *c, int64_t chunks, int64_t sequences);
+/* Places for the segments of so many chunks: segment_place in cl/mma_segments.cl. */
+int64_t kda_workspace_segments(const struct kda_config *c, int64_t chunks);
 
 /* Whether the workspace may hold all chunks of any call. */
 bool kda_workspace_holds_all(const kda_context *ctx, const kda_problem *p, struct kda_config *c);

@@ -29,9 +29,9 @@ static int64_t factor_floats(const struct kda_config *c)
     return align(3 * C * K + C * C + K + C * V);         /* FACTOR_* in cl/common.cl */
 }
 
-int64_t kda_workspace_segments(const struct kda_config *c, int64_t chunks, int64_t sequences)
+int64_t kda_workspace_segments(const struct kda_config *c, int64_t chunks)
 {
-    return chunks / c->segment + sequences;
+    return chunks / c->segment + 1;
 }
 
 static int64_t carry_floats(const kda_problem *p, const struct kda_config *c)
@@ -56,7 +56,7 @@ struct kda_workspace kda_workspace_layout(const kda_problem *p, const struct kda
     }
     if (c->segment) {
         int64_t chunks = kda_workspace_chunks(c, p->max_tokens, p->max_sequences);
-        int64_t places = kda_workspace_segments(c, chunks, p->max_sequences) * p->value_heads;
+        int64_t places = kda_workspace_segments(c, chunks) * p->value_heads;
         w.states_in = end;
         w.states_out = align(w.states_in + places * p->key_dim * p->value_dim);
         end = w.states_out + align(places * p->key_dim * (p->value_dim + p->key_dim));

@@ -14,7 +14,7 @@
 #define MODEL "norm=1 activation=sigmoid state=normal "
 #define K64 "K=64 checkpoint=64 " MODEL BOUNDED
 /* Cut, with gates so slow that every segment counts to the end. */
-#define CUT "segment=64 norm=1 gate=softplus a_log=-6 dt_bias=normal beta=uniform state=normal "
+#define CUT "segment=64 gate=softplus a_log=-6 dt_bias=normal " MODEL
 
 /* The value of a fact of the device's; "" if there is none of that name. */
 static const char *fact(const char *name)
@@ -249,6 +249,25 @@ START_TEST(test_mma_resumption_from_checkpoints)
 }
 END_TEST
 
+/* What a segment begins with is the checkpoint there: until the next one, the rest of a sequence
+ * has the same bits. */
+START_TEST(test_mma_segments_resume_from_checkpoints)
+{
+    NEEDS_MMA;
+    NEEDS(!has_other_units(), "matrix units of AMD and Intel don't cut");
+    struct call *whole = run(RELATED " lengths=256 segment=128 checkpoint=64", CUT);
+    const int64_t size = whole->tensor[CHECKPOINTS].heads * whole->tensor[CHECKPOINTS].width;
+    struct call *rest = slice(whole, 0, 128, 256);
+    for (int64_t i = 0; i < size; i++)
+        tensor_set(&rest->tensor[INITIAL_STATE], i,
+                   tensor_get(&whole->tensor[CHECKPOINTS], size + i));
+    run_plan(plan_for(rest), rest);
+    same_rows(OUT, rest, 0, whole, 128, 128);
+    same_rows(FINAL_STATE, rest, 0, whole, 0, 1);
+    run_again(plan_for(whole), whole, 20);
+}
+END_TEST
+
 /* A plan says whether it cuts sequences. */
 START_TEST(test_mma_segments_are_said)
 {
@@ -325,6 +344,7 @@ TCase *tcase_mma(void)
     tcase_add_loop_test(tcase, test_mma_any_size_carried_across_chunk_edges, 0, 4);
     tcase_add_loop_test(tcase, test_mma_workspace_size_does_not_matter, 0, 2);
     tcase_add_loop_test(tcase, test_mma_resumption_from_checkpoints, 0, 2);
+    tcase_add_test(tcase, test_mma_segments_resume_from_checkpoints);
     tcase_add_test(tcase, test_mma_segments_are_said);
     tcase_add_test(tcase, test_mma_segments_need_the_workspace);
     return tcase;
