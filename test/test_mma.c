@@ -12,6 +12,8 @@
 #define SOFTPLUS "gate=softplus a_log=rate dt_bias=normal "
 #define BOUNDED "gate=bounded a_log=rate dt_bias=normal "
 #define MODEL "norm=1 activation=sigmoid state=normal "
+#define FIFTEEN(x)                                                                                 \
+    x "," x "," x "," x "," x "," x "," x "," x "," x "," x "," x "," x "," x "," x "," x
 #define K64 "K=64 checkpoint=64 " MODEL BOUNDED
 /* Cut, with gates so slow that every segment counts to the end. */
 #define CUT "segment=64 gate=softplus a_log=-6 dt_bias=normal " MODEL
@@ -71,6 +73,12 @@ static const char *const calls[] = {
     "H=1 V=64 lengths=130 norm=1 g=slow beta=uniform v=huge state=tiny",
     "H=1 V=64 lengths=130 norm=1 g=strong beta=uniform v=tiny state=tiny scale=1e20",
     "H=1 V=64 lengths=200 norm=1 g=-30,0,-0.1 beta=0,0,0.001,2 v=huge state=huge",
+    "H=1 V=64 lengths=65 norm=1 q=0.001,0.0005 k=0.001,-0.0005 g=decay beta=uniform", /* 1e-6 */
+    /* By values, not writes, nothing would be left. Zeros chunk by chunk. One column's size. */
+    "H=1 V=64 lengths=130 norm=1 g=decay beta=1e-5 v=900,-800,850",
+    "H=1 V=64 lengths=260 norm=1 g=decay beta=uniform v=last",
+    "H=1 V=64 lengths=70 norm=1 g=decay beta=0.5 v=1 state=" FIFTEEN("1e-4") ",5000",
+    "H=1 V=64 lengths=70 norm=1 g=decay beta=1e-5 v=" FIFTEEN("1") ",3e8",
     "H=1 V=64 lengths=130 q=unit k=unit g=decay beta=uniform state=normal", /* in bf16 */
     /* Tensors of f16. */
     "dtype=f16 H=2 V=128 lengths=200,3 " MODEL BOUNDED,
@@ -94,6 +102,11 @@ static const char *const calls[] = {
     /* Of one program, with those below: each takes long to build. */
     K64 "H=2 V=128 lengths=70,5,66,200 index=4,-1,1,0 slots=5 in_place=1 cu=i64",
     K64 "H=3 V=128 lengths=100,64 pad=3,1,5",
+    /* Slots, flags and skipped sequences by cu_seqlens' table, and where lengths are equal. */
+    K64 "H=1 V=128 lengths=70,5,0,66,129 index=4,0,-1,2,5 write=1,0,3,-1,6 slots=8 fresh=0,0,1,1,0 "
+        "accepted=1,1,1,1,0",
+    K64 "H=1 V=128 lengths=66x5 index=4,0,2,-1,3 write=-1,1,2,0,5 slots=6 accepted=1,0,1,1,1 "
+        "fresh=0,0,0,0,1 in_place=1",
     K64 "H=1 V=128 lengths=130 beta=uniform v=huge state=tiny",
     /* Sequences in segments; as long as one, and shorter; of maps whose columns don't fill teams.
      */
@@ -204,6 +217,29 @@ START_TEST(test_mma_later_tokens_change_nothing_earlier)
             for (int64_t i = same * t->heads * t->width; i < tensor_elements(t); i++)
                 tensor_set(t, i, (double)(i * 7 % 13 - 6) * 4);
         }
+        run_plan(plan_for(a), a);
+        run_plan(plan_for(b), b);
+        same_rows(OUT, a, 0, b, 0, same);
+    }
+}
+END_TEST
+
+/* Without a state the first write says what unit a warp takes its columns in, whichever of them it
+ * is in: neither larger ones of later tokens, nor values. */
+START_TEST(test_mma_later_values_change_no_unit)
+{
+    NEEDS_MMA;
+    static const int64_t sames[] = {2, 3, 5, 9, 40};
+    for (int i = 0; i < 2 * 5; i++) {
+        const int64_t same = sames[i / 2];
+        struct call *a = make(MMA "H=1 V=64 lengths=64 norm=1 g=decay beta=0.9 "
+                                  "v=0.11,-0.12,1.3e-6,0,0.115,-1.1e-6,0");
+        struct tensor *t = &a->tensor[V];
+        for (int64_t j = 0; i % 2 && j < 64 * 64; j++) /* in one column of 16 alone, now and then */
+            tensor_set(t, j, j % 32 == 15 && j / 64 % 2 == 0 ? 0.11 : 0);
+        struct call *b = copy(a);
+        for (int64_t j = same * 64; j < 64 * 64; j++)
+            tensor_set(&b->tensor[V], j, (double)(j % 5) * 40);
         run_plan(plan_for(a), a);
         run_plan(plan_for(b), b);
         same_rows(OUT, a, 0, b, 0, same);
@@ -341,6 +377,7 @@ TCase *tcase_mma(void)
     tcase_add_loop_test(tcase, test_mma_sequence_alone_and_packed, 0, 3);
     tcase_add_loop_test(tcase, test_mma_state_carried_across_chunk_edges, 0, 2);
     tcase_add_loop_test(tcase, test_mma_later_tokens_change_nothing_earlier, 0, 3);
+    tcase_add_test(tcase, test_mma_later_values_change_no_unit);
     tcase_add_loop_test(tcase, test_mma_any_size_carried_across_chunk_edges, 0, 4);
     tcase_add_loop_test(tcase, test_mma_workspace_size_does_not_matter, 0, 2);
     tcase_add_loop_test(tcase, test_mma_resumption_from_checkpoints, 0, 2);
