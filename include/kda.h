@@ -162,8 +162,9 @@ typedef enum kda_schedule {
 /* Who does the products of the chunkwise schedule. One that is not built, or that the device can't
  * run, answers UNSUPPORTED. */
 typedef enum kda_engine {
-    /* `mma` on NVIDIA's matrix units where it serves the problem, dtype is bf16, KDA_NORM_QK is set
-     * and max_workspace allows it; else `fused`. */
+    /* `mma` on NVIDIA's matrix units where it serves the problem, that is what published models
+     * compute (dtype bf16, KDA_NORM_QK, a gate from raw numbers, KDA_BETA_SIGMOID), and
+     * max_workspace allows it; else `fused`. */
     KDA_ENGINE_AUTO = 0,
     /* CLBlast's batched GEMMs. Bends two promises: CLBlast may allocate device memory inside
      * kda_enqueue, and a NaN or infinity in a token can reach earlier tokens of its chunk. */
@@ -172,13 +173,25 @@ typedef enum kda_engine {
     /* Matrix units. A NaN or infinity in a token can reach earlier tokens of its chunk.
      *
      * NVIDIA's, of compute capability 9.0: dtype bf16 or, with KDA_NORM_QK, f16; K and V 64 or 128,
-     * chunks of 64. With KDA_NORM_QK operands of products are f16: errors of 3e-4, which add up
-     * where gates hardly forget and one key comes again and again from an empty memory on (states
-     * 7e-3 off after 1024 such tokens). Its limits: states and values below 2^64; beta from 0 to 2,
-     * beyond which what overflows becomes NaN; rows of q and k of length 1e-6 lose digits, of 1e-9
-     * they are zero; and a token whose value is 1000 times all memory may touch the last bit of
-     * earlier outputs of its chunk. Without KDA_NORM_QK operands are bf16, without these limits,
-     * and errors a few 1e-3. On a processor plain OpenCL C stands in, slowly, for tests.
+     * chunks of 64. With KDA_NORM_QK operands of products are f16, and errors 3e-4 to 7e-4, within
+     * these limits:
+     *     keys      One key again and again, where gates hardly forget, from an empty memory on:
+     *               states are 1.2e-2 off after 128 tokens of beta 1, 7e-2 of beta 1.9. Of beta 2,
+     *               from any memory, 0.18 after 1024.
+     *     sizes     16 neighbouring value columns share a unit in each chunk, by the largest |S|
+     *               of theirs at its start. What is 100 times smaller is up to 5e-3 off, 1000
+     *               times 5e-2, 10^6 times it is lost: small values beside large ones, behind a
+     *               memory that is forgotten inside the chunk, or beside an infinity, which leaves
+     *               its neighbours finite, but wrong for some chunks. Below 2^-64 all is lost;
+     *               states and values must be below 2^64.
+     *     causality A value far above the memory at its chunk's start makes that unit larger.
+     *               50 times can touch the last bits of outputs before it in the chunk, 10^6 times
+     *               takes 4e-3 of them, 10^9 times all.
+     *     beta      from 0 to 2, beyond which what overflows becomes NaN.
+     *     q, k      Rows of length 1e-6 lose digits, of 1e-9 they are zero.
+     * Without KDA_NORM_QK operands are bf16, without these limits, and errors a few 1e-3, more than
+     * the bounds of README.md where gates hardly forget. On a processor plain OpenCL C stands in,
+     * slowly, for tests.
      *
      * AMD's (gfx908, gfx90a, gfx942; gfx11, gfx12) and Intel's (Arc, Max): what `fused` takes, with
      * the scan's products on them. Those of gfx9 multiply f32. The others multiply bf16, of which a
@@ -275,7 +288,7 @@ typedef struct kda_context_params {
      *     scan                        CxVxT, tiles of kda_scan: C columns, a power of two up to
      *                                 256, of which an item has V (4, 8, 16), and T tokens (1, 2,
      *                                 4); smaller where the problem or the device does not fill or
-     *                                 hold them. OpenCL only
+     *                                 hold them. OpenCL only, and not `mma` on NVIDIA
      * The last row that is for a plan counts. A row with an engine or a chunk that the problem asks
      * to be another, or with a chunk that does not divide checkpoint_every, is not for it. A row of
      * another device is passed over in silence, of another driver with a warning; what the device

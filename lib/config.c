@@ -273,8 +273,10 @@ static const char *mma_obstacle(const kda_context *ctx, const kda_problem *p,
         return "dtype KDA_F16 needs KDA_NORM_QK: without it products are of bf16";
     if ((p->key_dim != 64 && p->key_dim != 128) || (p->value_dim != 64 && p->value_dim != 128))
         return "key_dim and value_dim must be 64 or 128";
-    if ((p->chunk && p->chunk != 64) || p->checkpoint_every % 64)
-        return "chunks have 64 tokens";
+    if (p->chunk && p->chunk != 64)
+        return "chunk must be 0 or 64";
+    if (p->checkpoint_every % 64)
+        return "checkpoint_every must be a multiple of 64";
     if (ctx->device->max_work_group < MMA_ITEMS)
         return "the device's work-groups are too small";
     if (ctx->device->local_bytes < MMA_LOCAL_BYTES)
@@ -316,6 +318,15 @@ static kda_status choose_mma(const kda_context *ctx, const kda_problem *p, struc
     return kda_workspace_choose(ctx, p, c);
 }
 
+/* Whether what the caller asks for is what published models compute: beta below 1, and no gate by
+ * which memory is forgotten at once, behind which f16 would have lost the digits of small values.
+ */
+static bool is_tame(const kda_problem *p)
+{
+    return (p->gate == KDA_GATE_SOFTPLUS || p->gate == KDA_GATE_BOUNDED) &&
+           p->beta == KDA_BETA_SIGMOID;
+}
+
 /* Whether AUTO's engine is mma: on NVIDIA's matrix units, for tensors of bf16 with operands in f16,
  * in no more memory than the caller allows, unless a row has a shape for another engine's scan.
  * Tensors of f16 show the errors of such operands, which those of bf16 hide. */
@@ -324,7 +335,7 @@ static bool auto_takes_mma(const kda_context *ctx, const kda_problem *p,
 {
     struct kda_config mma = *c;
     if (p->engine != KDA_ENGINE_AUTO || !ctx->device->matrix || !(p->flags & KDA_NORM_QK) ||
-        p->dtype != KDA_BF16 || mma_obstacle(ctx, p, c) || (row && row->scan_v))
+        p->dtype != KDA_BF16 || !is_tame(p) || mma_obstacle(ctx, p, c) || (row && row->scan_v))
         return false;
     mma.engine = KDA_ENGINE_MMA;
     mma.chunk = 64;
@@ -451,8 +462,10 @@ static kda_status choose_schedule(const kda_context *ctx, const kda_problem *p,
     if (p->schedule == KDA_SCHEDULE_RECURRENT)
         return KDA_OK;
     const char *obstacle = mma_obstacle(ctx, p, c);
-    if (row && row->engine == KDA_ENGINE_MMA && !ctx->device->unit && !(p->flags & KDA_NORM_QK))
-        obstacle = "without KDA_NORM_QK operands are bf16, which only a caller can ask for";
+    if (row && row->engine == KDA_ENGINE_MMA && !ctx->device->unit &&
+        (!(p->flags & KDA_NORM_QK) || !is_tame(p)))
+        obstacle =
+            "without KDA_NORM_QK, a raw gate and KDA_BETA_SIGMOID only a caller can ask for it";
     if (obstacle && p->engine == KDA_ENGINE_MMA) {
         kda_log(ctx, row ? KDA_LOG_WARN : KDA_LOG_ERROR, "%s: KDA_ENGINE_MMA: %s",
                 row ? "kda_context_params.tuned" : "kda_problem.engine", obstacle);

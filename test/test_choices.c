@@ -56,7 +56,8 @@ static kda_status choose(const kda_context *ctx, kda_problem *p, const struct kd
 }
 
 #define SIZED(type, K, V)                                                                          \
-    .struct_size = sizeof(kda_problem), .heads = 2, .key_dim = K, .value_dim = V, .dtype = type
+    .struct_size = sizeof(kda_problem), .heads = 2, .key_dim = K, .value_dim = V, .dtype = type,   \
+    .gate = KDA_GATE_SOFTPLUS, .beta = KDA_BETA_SIGMOID
 #define ASKED(type, K, V)                                                                          \
     SIZED(type, K, V), .max_tokens = 4096, .flags = KDA_NORM_QK, .engine = KDA_ENGINE_MMA
 
@@ -80,8 +81,8 @@ START_TEST(test_matrix_units_refuse)
         {{ASKED(KDA_BF16, 256, 64)}, "must be 64 or 128"},
         {{ASKED(KDA_BF16, 128, 96)}, "must be 64 or 128"},
         {{ASKED(KDA_BF16, 64, 256)}, "must be 64 or 128"},
-        {{ASKED(KDA_BF16, 128, 128), .chunk = 32}, "chunks have 64 tokens"},
-        {{ASKED(KDA_BF16, 128, 128), .checkpoint_every = 96}, "chunks have 64 tokens"},
+        {{ASKED(KDA_BF16, 128, 128), .chunk = 32}, "chunk must be 0 or 64"},
+        {{ASKED(KDA_BF16, 128, 128), .checkpoint_every = 96}, "checkpoint_every must be"},
     };
     kda_context *ctx = open_matrix_units(NULL);
     struct kda_device *d = ctx->device;
@@ -197,6 +198,8 @@ START_TEST(test_teams)
                          .key_dim = 128,
                          .value_dim = cases[i].value_dim,
                          .dtype = KDA_BF16,
+                         .gate = KDA_GATE_BOUNDED,
+                         .beta = KDA_BETA_SIGMOID,
                          .max_tokens = 8192,
                          .flags = KDA_NORM_QK};
         struct kda_config config;

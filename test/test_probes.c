@@ -342,10 +342,13 @@ END_TEST
 /* What AUTO, or a row, chooses on a device with NVIDIA's matrix units. */
 START_TEST(test_auto_on_matrix_units)
 {
-#define MODEL_OF(type)                                                                             \
+#define MODEL_OF(type) MODEL_SHAPE(type), .gate = KDA_GATE_BOUNDED, .beta = KDA_BETA_SIGMOID
+#define MODEL_SHAPE(type)                                                                          \
     .struct_size = sizeof(kda_problem), .heads = 2, .key_dim = 128, .value_dim = 128,              \
     .max_tokens = 4096, .dtype = type, .schedule = KDA_SCHEDULE_CHUNKWISE
 #define MODEL MODEL_OF(KDA_BF16)
+#define MODEL_BY(its_gate, its_beta)                                                               \
+    MODEL_SHAPE(KDA_BF16), .gate = its_gate, .beta = its_beta, .flags = KDA_NORM_QK
     const struct kda_tuned fused = {.engine = KDA_ENGINE_FUSED}, mma = {.engine = KDA_ENGINE_MMA},
                            scan = {.scan_v = 32, .scan_vec = 4, .scan_rows = 2};
     const struct {
@@ -361,6 +364,16 @@ START_TEST(test_auto_on_matrix_units)
         {{MODEL, .flags = KDA_NORM_QK, .engine = KDA_ENGINE_FUSED}, NULL, KDA_ENGINE_FUSED, KDA_OK},
         {{MODEL, .flags = KDA_NORM_QK, .max_workspace = 1000000}, NULL, KDA_ENGINE_MMA, KDA_OK},
         {{MODEL}, NULL, KDA_ENGINE_FUSED, KDA_OK},
+        {{MODEL_BY(KDA_GATE_SOFTPLUS, KDA_BETA_SIGMOID)}, NULL, KDA_ENGINE_MMA, KDA_OK},
+        {{MODEL_BY(KDA_GATE_LOG, KDA_BETA_SIGMOID)}, NULL, KDA_ENGINE_FUSED, KDA_OK},
+        {{MODEL_BY(KDA_GATE_NONE, KDA_BETA_SIGMOID)}, NULL, KDA_ENGINE_FUSED, KDA_OK},
+        {{MODEL_BY(KDA_GATE_BOUNDED, KDA_BETA_GIVEN)}, NULL, KDA_ENGINE_FUSED, KDA_OK},
+        {{MODEL_BY(KDA_GATE_BOUNDED, KDA_BETA_SIGMOID2)}, NULL, KDA_ENGINE_FUSED, KDA_OK},
+        {{MODEL_BY(KDA_GATE_LOG, KDA_BETA_SIGMOID)}, &mma, 0, KDA_UNSUPPORTED},
+        {{MODEL_BY(KDA_GATE_LOG, KDA_BETA_GIVEN), .engine = KDA_ENGINE_MMA},
+         NULL,
+         KDA_ENGINE_MMA,
+         KDA_OK},
         {{MODEL_OF(KDA_F16), .flags = KDA_NORM_QK}, NULL, KDA_ENGINE_FUSED, KDA_OK},
         {{MODEL_OF(KDA_F16), .flags = KDA_NORM_QK}, &mma, KDA_ENGINE_MMA, KDA_OK},
         {{MODEL_OF(KDA_F16), .engine = KDA_ENGINE_MMA}, NULL, 0, KDA_UNSUPPORTED},
