@@ -176,8 +176,8 @@ typedef enum kda_engine {
      * chunks of 64. With KDA_NORM_QK operands of products are f16, and errors 3e-4 to 7e-4, within
      * these limits:
      *     keys      One key again and again, where gates hardly forget, from an empty memory on:
-     *               states are 1.2e-2 off after 128 tokens of beta 1, 7e-2 of beta 1.9. Of beta 2,
-     *               from any memory, 0.18 after 1024.
+     *               states are up to 4e-2 off after 128 tokens of beta 1, 8e-2 of beta 1.9. Of beta
+     *               2, from any memory, 0.18 after 1024.
      *     sizes     16 neighbouring value columns share a unit in each chunk, by the largest |S|
      *               of theirs at its start. What is 100 times smaller is up to 5e-3 off, 1000
      *               times 5e-2, 10^6 times it is lost: small values beside large ones, behind a
