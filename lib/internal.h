@@ -463,7 +463,7 @@ int64_t kda_workspace_chunks(const struct kda_config *c, int64_t tokens, int64_t
 /* Places for the segments of so many chunks: segment_place in cl/mma_segments.cl. */
 int64_t kda_workspace_segments(const struct kda_config *c, int64_t chunks);
 
-/* Whether the workspace may hold all chunks of any call. */
+/* Whether the workspace may hold all chunks of any call; sets c->piece to so many. */
 bool kda_workspace_holds_all(const kda_context *ctx, const kda_problem *p, struct kda_config *c);
 
 /* The bytes that one chunk's pieces take; sets c->piece to that. */
