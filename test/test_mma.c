@@ -5,6 +5,7 @@
  * SPDX-License-Identifier: MIT */
 #include "harness.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -180,6 +181,31 @@ START_TEST(test_mma_sequence_alone_and_packed)
         same_rows(OUT, all, start, alone, 0, all->lengths[n]);
         same_rows(FINAL_STATE, all, n, alone, 0, 1);
         start += all->lengths[n];
+    }
+}
+END_TEST
+
+/* What is no number in one sequence reaches no other: not through the memory of work-groups either,
+ * which on matrix units prepare chunk after chunk, some of them with tokens that are not there. */
+START_TEST(test_mma_no_number_reaches_another_sequence)
+{
+    NEEDS_MMA;
+    static const int inputs[] = {Q, K, V, BETA};
+    const int heads = has_matrix_units() ? 16 : 2, sequences = has_matrix_units() ? 40 : 3;
+    struct call *clean = make(MMA MODEL BOUNDED "H=%d V=128 lengths=70x%d", heads, sequences);
+    struct call *other = copy(clean);
+    for (size_t n = 0; n < sizeof(inputs) / sizeof(inputs[0]); n++) {
+        struct tensor *t = &other->tensor[inputs[n]];
+        for (int64_t i = 0; i < tensor_elements(t); i++)
+            if (i / (t->heads * t->width) / 70 % 2 == 0)
+                tensor_set(t, i, NAN);
+    }
+    const kda_args clean_args = call_args(clean), other_args = call_args(other);
+    ck_assert_int_eq(kda_execute(plan_for(clean), &clean_args), KDA_OK);
+    ck_assert_int_eq(kda_execute(plan_for(clean), &other_args), KDA_OK);
+    for (int64_t n = 1; n < sequences; n += 2) {
+        same_rows(OUT, other, 70 * n, clean, 70 * n, 70);
+        same_rows(FINAL_STATE, other, n, clean, n, 1);
     }
 }
 END_TEST
@@ -375,6 +401,7 @@ TCase *tcase_mma(void)
     tcase_add_loop_test(tcase, test_mma_same_call_again, 0, 3);
     tcase_add_loop_test(tcase, test_mma_same_large_call_many_times, 0, 2);
     tcase_add_loop_test(tcase, test_mma_sequence_alone_and_packed, 0, 3);
+    tcase_add_test(tcase, test_mma_no_number_reaches_another_sequence);
     tcase_add_loop_test(tcase, test_mma_state_carried_across_chunk_edges, 0, 2);
     tcase_add_loop_test(tcase, test_mma_later_tokens_change_nothing_earlier, 0, 3);
     tcase_add_test(tcase, test_mma_later_values_change_no_unit);
