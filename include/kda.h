@@ -182,8 +182,8 @@ typedef enum kda_engine {
      *               of theirs at its start. What is 100 times smaller is up to 5e-3 off, 1000
      *               times 5e-2, 10^6 times it is lost: small values beside large ones, behind a
      *               memory that is forgotten inside the chunk, or beside an infinity, which leaves
-     *               its neighbours finite, but wrong for some chunks. Below 2^-64 all is lost;
-     *               states and values must be below 2^64.
+     *               its neighbours finite, but wrong for some chunks. Numbers of 1e-20 are
+     *               right, of 1e-30 lost; states and values must be below 2^64.
      *     causality A value far above the memory at its chunk's start makes that unit larger.
      *               50 times can touch the last bits of outputs before it in the chunk, 10^6 times
      *               takes 4e-3 of them, 10^9 times all.

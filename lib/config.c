@@ -315,7 +315,7 @@ static kda_status choose_mma(const kda_context *ctx, const kda_problem *p, struc
     if (p->value_dim == 128 && columns % 128 == 0 && two < one)
         c->teams = 2;
     c->scan_v = 64 * c->teams;
-    return kda_workspace_choose(ctx, p, c);
+    return c->segment ? KDA_OK : kda_workspace_choose(ctx, p, c); /* holds all, or what fits */
 }
 
 /* Whether what the caller asks for is what published models compute: beta below 1, and no gate by

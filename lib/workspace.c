@@ -105,5 +105,7 @@ kda_status kda_workspace_choose(const kda_context *ctx, const kda_problem *p, st
     int64_t most = kda_workspace_chunks(c, p->max_tokens, p->max_sequences);
     if (c->piece > most)
         c->piece = most;
+    while (kda_workspace_layout(p, c).bytes > limit) /* chunks differ, by what alignment takes */
+        c->piece--;
     return KDA_OK;
 }

@@ -185,6 +185,36 @@ START_TEST(test_auto_workspace_on_matrix_units)
 }
 END_TEST
 
+/* However much a caller allows, no more is taken, and of segments all chunks fit or none is cut. */
+START_TEST(test_workspace_keeps_to_its_limit)
+{
+    static const int32_t heads[] = {1, 3, 4, 12, 20};
+    kda_context *ctx = open_matrix_units(NULL);
+    for (int i = 0; i < 5 * 2; i++) {
+        kda_problem given = {SIZED(KDA_BF16, 64, 64), .max_tokens = 64 * 50, .flags = KDA_NORM_QK,
+                             .schedule = KDA_SCHEDULE_CHUNKWISE, .segment = i % 2 ? 128 : 0};
+        struct kda_config config;
+        given.heads = heads[i / 2];
+        kda_problem p = given;
+        ck_assert_int_eq(choose(ctx, &p, NULL, KDA_PATH_PTX, &config), KDA_OK);
+        const int64_t all = config.piece;
+        const size_t whole = kda_workspace_layout(&p, &config).bytes;
+        ck_assert_int_eq(config.segment, i % 2 ? 2 : 0);
+        for (size_t less = 0; less < whole * 3 / 4; less += less ? less / 8 + 64 : 1) {
+            p = given;
+            p.max_workspace = whole - less;
+            ck_assert_int_eq(choose(ctx, &p, NULL, KDA_PATH_PTX, &config), KDA_OK);
+            ck_assert_uint_le(kda_workspace_layout(&p, &config).bytes, whole - less);
+            ck_assert_msg(config.engine == KDA_ENGINE_MMA &&
+                              (!config.segment || config.piece == all),
+                          "%d heads, %zu less: piece %d of %d", (int)p.heads, less,
+                          (int)config.piece, (int)all);
+        }
+    }
+    kda_context_destroy(&ctx);
+}
+END_TEST
+
 /* Two tiles of columns share images where that takes less time: in calls of many heads. */
 START_TEST(test_teams)
 {
@@ -221,6 +251,10 @@ static void check_shares(const kda_context *ctx, const kda_problem *p, int32_t t
     ck_assert_int_ge(s.preparers, 1);
     ck_assert_int_ge(s.scanners, 1);
     ck_assert_int_le(s.preparers + s.scanners, most);
+    const struct kda_shares scan = kda_shares_of_scan(ctx, p, &c, sequences, p->value_dim);
+    ck_assert_int_eq(scan.preparers, 0);
+    ck_assert_int_ge(scan.scanners, 1);
+    ck_assert_int_le(scan.scanners, most);
     ck_assert_int_ge(s.heads_abreast, 1);
     ck_assert_int_le(s.heads_abreast, p->value_heads);
 }
@@ -292,6 +326,7 @@ int main(void)
     tcase_add_test(tc, test_auto_without_matrix_units);
     tcase_add_test(tc, test_step_limit_on_matrix_units);
     tcase_add_test(tc, test_auto_workspace_on_matrix_units);
+    tcase_add_test(tc, test_workspace_keeps_to_its_limit);
     tcase_add_test(tc, test_teams);
     tcase_add_test(tc, test_shares);
     tcase_add_test(tc, test_asked_for_matrix_units);
